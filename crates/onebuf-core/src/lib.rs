@@ -1,0 +1,2 @@
+//! The contract of onebuf.
+pub mod kernel;
