@@ -1,1 +1,62 @@
-//! x
+//! WGSL in; validation, reflection and SPIR-V out.
+//!
+//! A source goes through three types, each of which can do less wrong than the one before:
+//!
+//! | type | what it is | module |
+//! |---|---|---|
+//! | [`Module`] | parsed and validated WGSL | `module` |
+//! | [`Specialized`] | one entry point, overrides replaced by values, unused parts left out | `specialize` |
+//! | [`Spirv`] | what a Vulkan driver takes | `spirv` |
+//!
+//! [`Specialized::interface`] is what a host needs to know: bindings with what the kernel does to each, immediates,
+//! workgroup memory, features (`reflect`).
+//!
+//! - **No input makes it panic or overflow the stack.** Sources are limited in depth before they are parsed
+//!   (`nesting`), and passes run on a thread of their own with a large stack, where a panic becomes an error (`stack`).
+//! - **Errors are places in the source.** [`Error`] shows the line with a caret and carries its position.
+//! - **Only what the entry point uses counts**: for bindings, for features, and for what is refused (`unsupported`).
+//!
+//! ```
+//! use onebuf_core::kernel::{Access, Override};
+//! use onebuf_wgsl::{Module, SpirvOptions};
+//!
+//! let module = Module::parse(
+//!     "
+//!     override SIZE: u32 = 64;
+//!     @group(0) @binding(0) var<storage> x: array<f32>;
+//!     @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+//!     var<immediate> a: f32;
+//!
+//!     @compute @workgroup_size(SIZE)
+//!     fn saxpy(@builtin(global_invocation_id) id: vec3<u32>) {
+//!         if id.x < arrayLength(&y) { y[id.x] += a * x[id.x]; }
+//!     }",
+//! )?;
+//! assert_eq!(module.entry_points().collect::<Vec<_>>(), ["saxpy"]);
+//!
+//! let kernel = module.specialize(None, &[Override { name: "SIZE".to_owned(), value: 128.0 }])?;
+//! let interface = kernel.interface();
+//! assert_eq!(interface.workgroup_size, [128, 1, 1]);
+//! assert_eq!(interface.bindings[0].access, Access::Read);
+//! assert_eq!(interface.bindings[1].access, Access::ReadWrite);
+//! assert_eq!(interface.immediate_bytes, 4);
+//!
+//! let spirv = kernel.to_spirv(&SpirvOptions::default())?;
+//! assert_eq!(spirv.words[0], 0x0723_0203);
+//! # Ok::<(), onebuf_wgsl::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod module;
+mod nesting;
+mod reflect;
+mod specialize;
+mod spirv;
+mod stack;
+mod unsupported;
+
+pub use error::{Diagnostic, Error, Location};
+pub use module::{Module, OverrideDefault, OverrideInfo};
+pub use specialize::Specialized;
+pub use spirv::{Bounds, Spirv, SpirvOptions};
