@@ -260,8 +260,8 @@ fn judge(profile: &DeviceProfile, intent: &Intent, kind: usize, staging: Option<
     }
 }
 
-/// The page-locked memory that staging goes through: cached where there is any.
-fn staging_kind(profile: &DeviceProfile) -> Option<usize> {
+/// The kind of page-locked memory that copies to and from the CPU go through: a cached one where there is any.
+pub fn staging_kind(profile: &DeviceProfile) -> Option<usize> {
     let host = |kind: &usize| matches!(profile.host_path(*kind), HostPath::HostMemory | HostPath::Uma);
     let kinds = || (0..profile.memory.len()).filter(host);
     kinds().find(|&kind| profile.memory[kind].host_cached).or_else(|| kinds().next())
