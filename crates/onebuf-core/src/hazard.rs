@@ -166,6 +166,11 @@ impl Hazards {
         all
     }
 
+    /// How many tickets are remembered, reached or not.
+    pub fn pending(&self) -> usize {
+        usize::from(self.write.is_some()) + self.reads.as_slice().len()
+    }
+
     /// Forgets tickets that `done` is true for, so that a buffer read by ever new streams stays small.
     pub fn prune(&mut self, mut done: impl FnMut(Ticket) -> bool) {
         if self.write.is_some_and(&mut done) {

@@ -332,7 +332,7 @@ fn has_room(heap: &Heap, size_bytes: u64, copies: u64, what: &str) -> Verdict {
 }
 
 /// The page-locked memory that staging goes through: cached where there is any, and coherent among those.
-fn staging_kind(profile: &DeviceProfile) -> Option<usize> {
+pub fn staging_kind(profile: &DeviceProfile) -> Option<usize> {
     let host = |kind: &usize| {
         matches!(profile.host_path(*kind), HostPath::HostMemory | HostPath::Uma)
             && profile.memory[*kind].heap < profile.heaps.len()

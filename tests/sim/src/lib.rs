@@ -1,0 +1,1 @@
+//! A backend around a backend that simulates what no driver at hand has.
