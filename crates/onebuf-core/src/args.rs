@@ -97,8 +97,9 @@ fn check_one(
 ) -> Result<()> {
     let fail = |problem: String| Err(mismatch(interface, reference(binding), problem));
     let size = buffer.size_bytes;
-    if size < binding.min_bytes {
-        return fail(format!("{size} byte(s) given, `{}` takes at least {}", binding.ty, binding.min_bytes));
+    let least = binding.min_bytes.max(1);
+    if size < least {
+        return fail(format!("{size} byte(s) given, `{}` takes at least {least}", binding.ty));
     }
     if let (Some(wants), Some(has)) = (binding.scalar, buffer.scalar) {
         // Bytes are untyped data: an image, a file. Everything else must be what the kernel takes it for.
@@ -118,12 +119,14 @@ fn check_one(
             "size of a uniform binding in bytes",
         ),
     };
-    if alignment > 1 && !buffer.offset_bytes.is_multiple_of(alignment) {
+    // A device may ask for less than an element does.
+    let alignment = alignment.max(u64::from(binding.scalar.map_or(4, Scalar::size_bytes)));
+    if !buffer.offset_bytes.is_multiple_of(alignment) {
         let offset = buffer.offset_bytes;
         return fail(format!("it starts at byte {offset}; the device wants a multiple of {alignment}"));
     }
     if size > most {
-        let what = format!("kernel `{}`, {}: {what}; bind slices", interface.entry, reference(binding));
+        let what = format!("kernel `{}`, {}: {what} (bind a slice)", interface.entry, reference(binding));
         return Err(Error::LimitExceeded { what, required: size, available: most });
     }
     Ok(())
@@ -133,11 +136,8 @@ fn check_one(
 fn check_aliases(interface: &KernelInterface, buffers: &[BufferArg]) -> Result<()> {
     for (i, a) in buffers.iter().enumerate() {
         for (j, b) in buffers.iter().enumerate().skip(i + 1) {
-            let overlap = a.memory == b.memory
-                && a.offset_bytes < b.offset_bytes.saturating_add(b.size_bytes)
-                && b.offset_bytes < a.offset_bytes.saturating_add(a.size_bytes);
             let (first, second) = (&interface.bindings[i], &interface.bindings[j]);
-            if overlap && (first.access.writes() || second.access.writes()) {
+            if overlap(a, b) && (first.access.writes() || second.access.writes()) {
                 let problem = format!(
                     "it overlaps {} ({}) and is itself {}; a buffer that is written may be bound once",
                     reference(second),
@@ -149,6 +149,14 @@ fn check_aliases(interface: &KernelInterface, buffers: &[BufferArg]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whether two parts have a byte in common. Ends are never added up: offset and size may be anything.
+fn overlap(a: &BufferArg, b: &BufferArg) -> bool {
+    let (first, second) = if a.offset_bytes <= b.offset_bytes { (a, b) } else { (b, a) };
+    a.memory == b.memory
+        && second.offset_bytes - first.offset_bytes < first.size_bytes
+        && second.size_bytes > 0
 }
 
 fn reference(binding: &Binding) -> BindingRef {

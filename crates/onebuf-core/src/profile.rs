@@ -39,6 +39,14 @@ pub struct Heap {
     pub device_local: bool,
 }
 
+impl Heap {
+    /// Bytes that the process may still take: the budget, but never more than the heap has (drivers have reported
+    /// budgets of 16 EiB).
+    pub fn room_bytes(&self) -> u64 {
+        self.budget_bytes.map_or(self.size_bytes, |budget| budget.min(self.size_bytes))
+    }
+}
+
 /// One kind of memory that a device offers: a Vulkan memory type, or one of CUDA's allocators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryKind {
@@ -147,7 +155,7 @@ pub struct DeviceProfile {
     pub max_buffer_bytes: u64,
 }
 
-/// A visible part of the device's memory this small is a window, whatever the rest is: PCI's classic BAR is 256 MiB.
+/// PCI's classic BAR.
 const BAR_WINDOW_BYTES: u64 = 256 << 20;
 
 impl DeviceProfile {
@@ -168,13 +176,22 @@ impl DeviceProfile {
             return HostPath::Uma;
         }
         let size = self.heap_bytes(memory.heap);
-        let largest =
-            self.heaps.iter().filter(|h| h.device_local).map(|h| h.size_bytes).max().unwrap_or(size);
-        if size <= BAR_WINDOW_BYTES || size < largest / 2 {
+        let local = self.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.size_bytes);
+        if self.is_window(kind) || size < local.max().unwrap_or(size) / 2 {
             HostPath::BarWindow
         } else {
             HostPath::ResizableBar
         }
+    }
+
+    /// Whether `memory[kind]` lies in a device-local heap as small as PCI's classic BAR, beside larger heaps: what a
+    /// card shows of its memory, or what firmware carves out for an integrated GPU. It serves the whole system.
+    pub fn is_window(&self, kind: usize) -> bool {
+        let Some(memory) = self.memory.get(kind) else { return false };
+        let size = self.heap_bytes(memory.heap);
+        memory.device_local
+            && size <= BAR_WINDOW_BYTES
+            && self.heaps.iter().any(|heap| heap.size_bytes > size)
     }
 
     /// What CPU access to `memory[kind]` costs; `None` where the CPU cannot see it.
@@ -188,24 +205,27 @@ impl DeviceProfile {
         }
     }
 
-    /// What the device's access to `memory[kind]` costs.
+    /// What the device's access to `memory[kind]` costs. Memory that is not the device's own lies behind the bus even
+    /// where the CPU cannot see it: NVIDIA's driver lists such a type first.
     pub fn device_cost(&self, kind: usize) -> CostClass {
-        match self.host_path(kind) {
-            HostPath::Unified => CostClass::Migrating,
-            HostPath::HostMemory if !self.kind.shares_host_memory() => CostClass::OverBus,
+        match self.memory.get(kind) {
+            Some(memory) if memory.migrating => CostClass::Migrating,
+            Some(memory) if !memory.device_local && !self.kind.shares_host_memory() => CostClass::OverBus,
             _ => CostClass::Cached,
         }
     }
 
-    /// Memory that the device may use as its own, in bytes. Device-local heaps are summed: an APU may split its memory
-    /// over several. Without any (some integrated GPUs), all heaps count.
+    /// Memory that the device may use, in bytes. Device-local heaps are summed. Where CPU and device share one memory,
+    /// all heaps are: an APU's driver may split it into heaps of any flags, with nothing device-local among them.
     pub fn memory_bytes(&self) -> u64 {
-        let sum = |local_only: bool| -> u64 {
-            let heaps = self.heaps.iter().filter(|h| h.device_local || !local_only);
+        let sum = |all: bool| -> u64 {
+            let heaps = self.heaps.iter().filter(|heap| all || heap.device_local);
             heaps.fold(0, |sum, heap| sum.saturating_add(heap.size_bytes))
         };
-        let local = sum(true);
-        if local > 0 { local } else { sum(false) }
+        match sum(self.kind.shares_host_memory()) {
+            0 => sum(true),
+            bytes => bytes,
+        }
     }
 
     fn heap_bytes(&self, heap: usize) -> u64 {

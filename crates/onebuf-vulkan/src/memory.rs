@@ -227,10 +227,11 @@ impl VulkanMemory {
             vk::BufferCreateInfo::default().size(export.size_bytes).usage(USAGE).push_next(&mut external);
         let pending = PendingBuffer::create(shared, &info)?;
         let requirements = pending.requirements(index)?;
-        if requirements.size > export.allocation_bytes {
+        // Exports are dedicated, and a dedicated allocation has exactly the size that the buffer needs.
+        if requirements.size != export.allocation_bytes {
             return bad(format!(
-                "the buffer needs {} bytes, the exported allocation has {}",
-                requirements.size, export.allocation_bytes
+                "a buffer of {} bytes needs an allocation of {}, the exported one is said to have {}",
+                export.size_bytes, requirements.size, export.allocation_bytes
             ));
         }
         let identity = check_fd(&export)?;

@@ -1,5 +1,7 @@
 //! The backend alone, against the contract, on every Vulkan device present, under the validation layer.
 
+#![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +59,8 @@ fn mapped(device: &dyn Device, bytes: u64) -> Arc<dyn Memory> {
     device.allocate(&Allocation { kind, size_bytes: bytes, exportable: false, mapped: true }).unwrap()
 }
 
+/// The memory's bytes. The tests take one view at a time.
+#[allow(clippy::mut_from_ref)]
 fn slice<T: bytemuck::AnyBitPattern>(memory: &Arc<dyn Memory>) -> &mut [T] {
     let pointer = memory.host_pointer().unwrap().cast::<T>();
     let length = memory.size_bytes() as usize / size_of::<T>();

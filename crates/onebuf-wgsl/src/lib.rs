@@ -1,4 +1,4 @@
-//! WGSL in; validation, reflection and SPIR-V out.
+//! WGSL in; validation, reflection, SPIR-V and CUDA C++ out.
 //!
 //! A source goes through three types, each of which can do less wrong than the one before:
 //!
@@ -7,6 +7,7 @@
 //! | [`Module`] | parsed and validated WGSL | `module` |
 //! | [`Specialized`] | one entry point, overrides replaced by values, unused parts left out | `specialize` |
 //! | [`Spirv`] | what a Vulkan driver takes | `spirv` |
+//! | [`CudaSource`] | CUDA C++ that NVRTC takes, and how to launch it | `cuda` |
 //!
 //! [`Specialized::interface`] is what a host needs to know: bindings with what the kernel does to each, immediates,
 //! workgroup memory, features (`reflect`).
@@ -18,7 +19,7 @@
 //!
 //! ```
 //! use onebuf_core::kernel::{Access, Override};
-//! use onebuf_wgsl::{Module, SpirvOptions};
+//! use onebuf_wgsl::{CudaOptions, Module, SpirvOptions};
 //!
 //! let module = Module::parse(
 //!     "
@@ -43,19 +44,28 @@
 //!
 //! let spirv = kernel.to_spirv(&SpirvOptions::default())?;
 //! assert_eq!(spirv.words[0], 0x0723_0203);
+//!
+//! let cuda = kernel.to_cuda(&CudaOptions::default())?;
+//! assert!(cuda.kernel.contains("__global__ void __launch_bounds__(128) kernel_saxpy("));
 //! # Ok::<(), onebuf_wgsl::Error>(())
 //! ```
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "nvrtc"), forbid(unsafe_code))]
+#![cfg_attr(feature = "nvrtc", deny(unsafe_code))]
 
+mod cuda;
 mod error;
 mod module;
 mod nesting;
+#[cfg(feature = "nvrtc")]
+#[allow(unsafe_code)]
+pub mod nvrtc;
 mod reflect;
 mod specialize;
 mod spirv;
 mod stack;
 mod unsupported;
 
+pub use cuda::{CudaOptions, CudaParam, CudaSource, Math};
 pub use error::{Diagnostic, Error, Location};
 pub use module::{Module, OverrideDefault, OverrideInfo};
 pub use specialize::Specialized;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use onebuf_core::backend::Work;
-use onebuf_core::{DeviceUse, Error, HostAccess, Result, Semantic, Share, Strength, Tickets};
+use onebuf_core::{DeviceUse, Error, HostAccess, HostPath, Result, Semantic, Share, Strength, Tickets};
 
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -156,7 +156,10 @@ fn zero(storage: &Arc<Storage>, from: u64) -> Result<()> {
     if from >= storage.padded {
         return Ok(());
     }
-    if matches!(storage.route(false)?, Route::Direct(_)) && storage.is_idle() {
+    // Across a bus the device fills faster than the CPU, but for a few bytes nobody should be woken.
+    let near = matches!(storage.spot.path, HostPath::Uma | HostPath::HostMemory | HostPath::Unified);
+    let by_cpu = near || storage.padded - from <= 4096;
+    if by_cpu && matches!(storage.route(false)?, Route::Direct(_)) && storage.is_idle() {
         let hold = Hold::begin(storage, from, storage.padded - from, Mode::Overwrite, Patience::Forever)?;
         let mut guard = WriteGuard::<u8>::new(hold);
         guard.fill(0);

@@ -260,7 +260,11 @@ impl Device {
     }
 
     /// The backend's device, for interoperation.
-    pub fn raw(&self) -> &Arc<dyn backend::Device> {
+    ///
+    /// # Safety
+    /// The traits of [`onebuf_core::backend`] check nothing and order nothing: what is done through them keeps their
+    /// contract, and stays clear of what onebuf does with the same memory.
+    pub unsafe fn raw(&self) -> &Arc<dyn backend::Device> {
         &self.shared.raw
     }
 

@@ -319,7 +319,7 @@ impl Memories {
         parts.iter().all(|part| {
             let Ok(at) = self.find(&part.storage) else { return true };
             let users = &self.0[at].users;
-            let writes = users.iter().any(|user| *user == (node, true));
+            let writes = users.contains(&(node, true));
             let split = users.partition_point(|user| user.0 < node);
             let earlier = conflicts(users[..split].iter().rev(), writes);
             let later = conflicts(users[split..].iter().filter(|user| user.0 != node), writes);

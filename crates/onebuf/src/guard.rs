@@ -151,6 +151,9 @@ impl Hold {
             Route::Direct(pointer) => {
                 wait(storage, hold.after.as_slice(), patience)?;
                 hold.after.clear();
+                if mode != Mode::Read {
+                    hold.claim.lock().readback = None;
+                }
                 // A write, too, invalidates: its flush is of whole atoms, and must not put stale neighbours back.
                 storage.memory.invalidate(offset, size)?;
                 hold.pointer = advance(pointer, offset)?;

@@ -122,7 +122,10 @@ impl Device {
 
 impl<T: Pod> Buffer<T> {
     /// The backend's memory, in which the buffer begins at byte 0, for interoperation.
-    pub fn raw(&self) -> &Arc<dyn Memory> {
+    ///
+    /// # Safety
+    /// As for [`Device::raw`].
+    pub unsafe fn raw(&self) -> &Arc<dyn Memory> {
         &self.storage.memory
     }
 }

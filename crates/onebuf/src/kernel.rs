@@ -44,7 +44,11 @@ impl Kernel {
     }
 
     /// The backend's kernel, for interoperation.
-    pub fn raw(&self) -> &Arc<dyn backend::Kernel> {
+    ///
+    /// # Safety
+    /// The traits of [`onebuf_core::backend`] check nothing and order nothing: what is done through them keeps their
+    /// contract, and stays clear of what onebuf does with the same memory.
+    pub unsafe fn raw(&self) -> &Arc<dyn backend::Kernel> {
         &self.raw
     }
 }

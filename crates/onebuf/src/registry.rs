@@ -110,14 +110,19 @@ impl Registry {
 }
 
 fn compiled_in() -> Vec<Slot> {
-    #[allow(unused_mut)] // A build may have no backend of its own.
-    let mut slots = Vec::new();
-    #[cfg(feature = "vulkan")]
-    slots.push(match onebuf_vulkan::Vulkan::new(onebuf_vulkan::VulkanOptions::from_env()) {
+    vec![
+        #[cfg(feature = "vulkan")]
+        vulkan(),
+    ]
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan() -> Slot {
+    use onebuf_vulkan::{Vulkan, VulkanOptions};
+    match Vulkan::new(VulkanOptions::from_env()) {
         Ok(vulkan) => Slot::Ready(Arc::new(vulkan)),
         Err(error) => Slot::Unavailable("vulkan", error),
-    });
-    slots
+    }
 }
 
 /// The default device of a listing; `wanted` is what `ONEBUF_DEVICE` says.

@@ -185,7 +185,7 @@ impl Storage {
         }
         // The driver gets one more chance when the pool has let go of what it kept.
         let mut tried = place(shared, &wish, padded, class);
-        if matches!(tried, Err(Error::OutOfMemory { .. })) {
+        if matches!(tried, Err(Error::OutOfMemory { never_fits: false, .. })) {
             if let Some(free) = key.and_then(|key| take(shared, key, false)) {
                 return Ok(Storage::from_free(device, free, key, bytes, padded, wish, label));
             }

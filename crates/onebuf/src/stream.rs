@@ -233,7 +233,11 @@ impl Stream {
     }
 
     /// The backend's stream, for interoperation.
-    pub fn raw(&self) -> &Arc<dyn backend::Stream> {
+    ///
+    /// # Safety
+    /// The traits of [`onebuf_core::backend`] check nothing and order nothing: what is done through them keeps their
+    /// contract, and stays clear of what onebuf does with the same memory.
+    pub unsafe fn raw(&self) -> &Arc<dyn backend::Stream> {
         &self.inner.raw
     }
 

@@ -1,0 +1,128 @@
+//! WGSL's built-in functions and operators, each with its name in the prelude.
+
+use naga::{BinaryOperator as Op, MathFunction as M};
+
+use super::Fault;
+
+/// The prelude's function for a built-in. Those that need more than their arguments (`modf`, `frexp`) are not here.
+pub(super) fn math(function: M) -> Result<&'static str, Fault> {
+    Ok(match function {
+        M::Abs => "wg_abs",
+        M::Min => "wg_min",
+        M::Max => "wg_max",
+        M::Clamp => "wg_clamp",
+        M::Saturate => "wg_saturate",
+        M::Cos => "wg_cos",
+        M::Cosh => "wg_cosh",
+        M::Sin => "wg_sin",
+        M::Sinh => "wg_sinh",
+        M::Tan => "wg_tan",
+        M::Tanh => "wg_tanh",
+        M::Acos => "wg_acos",
+        M::Asin => "wg_asin",
+        M::Atan => "wg_atan",
+        M::Atan2 => "wg_atan2",
+        M::Asinh => "wg_asinh",
+        M::Acosh => "wg_acosh",
+        M::Atanh => "wg_atanh",
+        M::Radians => "wg_radians",
+        M::Degrees => "wg_degrees",
+        M::Ceil => "wg_ceil",
+        M::Floor => "wg_floor",
+        M::Round => "wg_round",
+        M::Fract => "wg_fract",
+        M::Trunc => "wg_trunc",
+        M::Modf => "wg_modf",
+        M::Frexp => "wg_frexp",
+        M::Ldexp => "wg_ldexp",
+        M::Exp => "wg_exp",
+        M::Exp2 => "wg_exp2",
+        M::Log => "wg_log",
+        M::Log2 => "wg_log2",
+        M::Pow => "wg_pow",
+        M::Dot => "wg_dot",
+        M::Dot4I8Packed => "wg_dot4_i8",
+        M::Dot4U8Packed => "wg_dot4_u8",
+        M::Outer => "wg_outer",
+        M::Cross => "wg_cross",
+        M::Distance => "wg_distance",
+        M::Length => "wg_length",
+        M::Normalize => "wg_normalize",
+        M::FaceForward => "wg_face_forward",
+        M::Reflect => "wg_reflect",
+        M::Refract => "wg_refract",
+        M::Sign => "wg_sign",
+        M::Fma => "wg_fma",
+        M::Mix => "wg_mix",
+        M::Step => "wg_step",
+        M::SmoothStep => "wg_smoothstep",
+        M::Sqrt => "wg_sqrt",
+        M::InverseSqrt => "wg_rsqrt",
+        M::Transpose => "wg_transpose",
+        M::Determinant => "wg_determinant",
+        M::QuantizeToF16 => "wg_quantize",
+        M::CountTrailingZeros => "wg_ctz",
+        M::CountLeadingZeros => "wg_clz",
+        M::CountOneBits => "wg_popcount",
+        M::ReverseBits => "wg_reverse",
+        M::ExtractBits => "wg_extract_bits",
+        M::InsertBits => "wg_insert_bits",
+        M::FirstTrailingBit => "wg_first_trailing_bit",
+        M::FirstLeadingBit => "wg_first_leading_bit",
+        M::Pack4x8snorm => "wg_pack4x8snorm",
+        M::Pack4x8unorm => "wg_pack4x8unorm",
+        M::Pack2x16snorm => "wg_pack2x16snorm",
+        M::Pack2x16unorm => "wg_pack2x16unorm",
+        M::Pack2x16float => "wg_pack2x16float",
+        M::Pack4xI8 => "wg_pack4xI8",
+        M::Pack4xU8 => "wg_pack4xU8",
+        M::Pack4xI8Clamp => "wg_pack4xI8Clamp",
+        M::Pack4xU8Clamp => "wg_pack4xU8Clamp",
+        M::Unpack4x8snorm => "wg_unpack4x8snorm",
+        M::Unpack4x8unorm => "wg_unpack4x8unorm",
+        M::Unpack2x16snorm => "wg_unpack2x16snorm",
+        M::Unpack2x16unorm => "wg_unpack2x16unorm",
+        M::Unpack2x16float => "wg_unpack2x16float",
+        M::Unpack4xI8 => "wg_unpack4xI8",
+        M::Unpack4xU8 => "wg_unpack4xU8",
+        M::Inverse => return Err(Fault("matrix inverse is not of WGSL".to_owned())),
+    })
+}
+
+/// The prelude's function for an operator on values that C++'s own operator does not serve.
+pub(super) fn operator_function(op: Op) -> &'static str {
+    match op {
+        Op::Add => "wg_add",
+        Op::Subtract => "wg_sub",
+        Op::Multiply => "wg_mul",
+        Op::Divide => "wg_div",
+        Op::Modulo => "wg_rem",
+        Op::Equal => "wg_eq",
+        Op::NotEqual => "wg_ne",
+        Op::Less => "wg_lt",
+        Op::LessEqual => "wg_le",
+        Op::Greater => "wg_gt",
+        Op::GreaterEqual => "wg_ge",
+        Op::And | Op::LogicalAnd => "wg_and",
+        Op::ExclusiveOr => "wg_xor",
+        Op::InclusiveOr | Op::LogicalOr => "wg_or",
+        Op::ShiftLeft => "wg_shl",
+        Op::ShiftRight => "wg_shr",
+    }
+}
+
+/// The prelude's type for a subgroup operation.
+pub(super) fn subgroup_operation(op: naga::SubgroupOperation) -> &'static str {
+    use naga::SubgroupOperation as S;
+    match op {
+        S::All => "wg_subgroup_all",
+        S::Any => "wg_subgroup_any",
+        S::Add => "wg_op_add",
+        S::Mul => "wg_op_mul",
+        S::Min => "wg_op_min",
+        S::Max => "wg_op_max",
+        S::And => "wg_op_and",
+        S::Or => "wg_op_or",
+        S::Xor => "wg_op_xor",
+    }
+}
