@@ -67,7 +67,7 @@ impl VulkanKernel {
                     .and_then(|module| module.specialize(request.entry, request.overrides))
                     .map_err(invalid)?;
                 args::check_interface(kernel.interface(), limits, features)?;
-                let spirv = kernel.to_spirv(&options(request.bounds, false)).map_err(invalid)?;
+                let spirv = kernel.to_spirv(&options(shared, request.bounds, false)).map_err(invalid)?;
                 let interface = kernel.interface().clone();
                 let source = Source::Wgsl { kernel: Box::new(kernel), bounds: request.bounds };
                 (interface, spirv.words, spirv.entry, source)
@@ -125,7 +125,7 @@ impl KernelCode {
             ));
         };
         let limits = &self.shared.physical.info.limits;
-        let spirv = kernel.to_spirv(&options(*bounds, true)).map_err(invalid)?;
+        let spirv = kernel.to_spirv(&options(&self.shared, *bounds, true)).map_err(invalid)?;
         let end = spirv.grid_offset_bytes.map_or(0, |offset| offset + GRID_BYTES);
         Error::check_limit(
             &format!(
@@ -220,12 +220,13 @@ pub(crate) fn code(kernel: &Arc<dyn Kernel>) -> Result<&Arc<KernelCode>> {
         .ok_or_else(|| Error::InvalidArgument("the kernel was not compiled by the Vulkan backend".into()))
 }
 
-fn options(bounds: Bounds, wide_grid: bool) -> SpirvOptions {
+fn options(shared: &Shared, bounds: Bounds, wide_grid: bool) -> SpirvOptions {
     let bounds = match bounds {
         Bounds::Checked => onebuf_wgsl::Bounds::Checked,
         Bounds::Unchecked => onebuf_wgsl::Bounds::Unchecked,
     };
-    SpirvOptions { bounds, wide_grid, ..SpirvOptions::default() }
+    let device_zeroes = shared.physical.has.zero_workgroup;
+    SpirvOptions { bounds, wide_grid, device_zeroes, ..SpirvOptions::default() }
 }
 
 fn invalid(error: onebuf_wgsl::Error) -> Error {

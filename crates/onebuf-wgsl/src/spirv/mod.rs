@@ -34,11 +34,21 @@ pub struct SpirvOptions {
     pub version: (u8, u8),
     /// Keep the names of the source in the module, for debuggers and captures.
     pub debug_names: bool,
+    /// The device zeroes workgroup memory itself (Vulkan's `shaderZeroInitializeWorkgroupMemory`). Without it the kernel
+    /// begins with stores of whole variables, which drivers take apart word by word: lavapipe of Mesa 25.0 compiles an
+    /// array of 1024 words for 98 s that way, and for 0.2 s with the device's own zeroing.
+    pub device_zeroes: bool,
 }
 
 impl Default for SpirvOptions {
     fn default() -> Self {
-        SpirvOptions { bounds: Bounds::Checked, wide_grid: false, version: (1, 3), debug_names: false }
+        SpirvOptions {
+            bounds: Bounds::Checked,
+            wide_grid: false,
+            version: (1, 3),
+            debug_names: false,
+            device_zeroes: false,
+        }
     }
 }
 
@@ -129,7 +139,11 @@ impl Specialized {
                 image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
                 binding_array: BoundsCheckPolicy::Restrict,
             },
-            zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
+            zero_initialize_workgroup_memory: if options.device_zeroes {
+                ZeroInitializeWorkgroupMemoryMode::Native
+            } else {
+                ZeroInitializeWorkgroupMemoryMode::Polyfill
+            },
             force_loop_bounding: false,
             use_storage_input_output_16: false,
             debug_info: None,

@@ -1,0 +1,7 @@
+//! What the machine says of itself, whatever devices it has.
+
+mod container;
+mod host;
+
+pub(crate) use container::{Sign, signs};
+pub(crate) use host::host;
