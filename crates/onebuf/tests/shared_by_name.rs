@@ -19,7 +19,7 @@ fn memory_shared_by_name_is_never_pooled() -> onebuf::Result<()> {
         };
         let first = build()?;
         assert!(first.placement().exportable, "{}", first.placement());
-        first.write()?.fill(0x5ec2_e7);
+        first.write()?.fill(0x005e_c2e7);
         first.export(HandleKind::OpaqueFd)?;
         drop(first);
         let before = device.memory().pool;
