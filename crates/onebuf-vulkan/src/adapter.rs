@@ -57,6 +57,10 @@ pub(crate) struct Has {
     pub(crate) memory_budget: bool,
     pub(crate) atomic_float: bool,
     pub(crate) zero_workgroup: bool,
+    /// The device keeps accesses to buffers within the bound range, to the word.
+    pub(crate) robust_buffers: bool,
+    /// That can be turned off for a pipeline.
+    pub(crate) pipeline_robustness: bool,
     pub(crate) feedback: bool,
 }
 
@@ -67,6 +71,7 @@ impl Physical {
         let mut vulkan12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut host_memory = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut maintenance4 = vk::PhysicalDeviceMaintenance4Properties::default();
+        let mut robustness = vk::PhysicalDeviceRobustness2PropertiesEXT::default();
         let mut subgroup_control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         // SAFETY: `raw` is a physical device of `instance`, here and below.
         let basic = unsafe { instance.get_physical_device_properties(raw) };
@@ -85,11 +90,13 @@ impl Physical {
             if at_least_13 {
                 properties = properties.push_next(&mut maintenance4).push_next(&mut subgroup_control);
             }
+            if has_extension(ext::robustness2::NAME) {
+                properties = properties.push_next(&mut robustness);
+            }
             // SAFETY: as above; each struct of the chain is known to the device's version or extensions.
             unsafe { instance.get_physical_device_properties2(raw, &mut properties) };
         }
-        let supported =
-            SupportedFeatures::read(instance, raw, api, has_extension(ext::shader_atomic_float::NAME));
+        let supported = SupportedFeatures::read(instance, raw, api, has_extension);
         let external = ExternalBuffers::read(instance, raw, at_least_12);
         let opaque = has_extension(khr::external_memory_fd::NAME);
         let dma_buf = opaque && has_extension(ext::external_memory_dma_buf::NAME);
@@ -101,6 +108,9 @@ impl Physical {
             memory_budget: has_extension(ext::memory_budget::NAME),
             atomic_float: supported.atomic_float,
             zero_workgroup: supported.zero_workgroup,
+            robust_buffers: supported.robust_buffers
+                && robustness.robust_storage_buffer_access_size_alignment <= 4,
+            pipeline_robustness: supported.pipeline_robustness,
             feedback: at_least_13,
         };
         let pick = |opaque_fd: bool, dma: bool| -> Vec<HandleKind> {
@@ -182,7 +192,7 @@ impl Physical {
         let heaps = self.memory.memory_heaps_as_slice();
         let heaps = heaps.iter().enumerate().map(|(i, heap)| Heap {
             size_bytes: heap.size,
-            budget_bytes: budgets.as_ref().map(|budgets| budgets[i]),
+            budget_bytes: budgets.as_ref().and_then(|budgets| budgets[i]),
             device_local: heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL),
         });
         let kinds = self.types.iter().map(|&index| {
@@ -210,8 +220,8 @@ impl Physical {
         }
     }
 
-    /// Bytes left in each heap for this process.
-    fn budgets(&self, instance: &ash::Instance) -> Option<[u64; vk::MAX_MEMORY_HEAPS]> {
+    /// Bytes left in each heap for this process. A budget of 0 is a driver that does not say.
+    fn budgets(&self, instance: &ash::Instance) -> Option<[Option<u64>; vk::MAX_MEMORY_HEAPS]> {
         if !self.has.memory_budget {
             return None;
         }
@@ -219,9 +229,9 @@ impl Physical {
         let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
         // SAFETY: `raw` belongs to `instance`, and the device has the extension of the chained struct.
         unsafe { instance.get_physical_device_memory_properties2(self.raw, &mut properties) };
-        let mut left = [0; vk::MAX_MEMORY_HEAPS];
+        let mut left = [None; vk::MAX_MEMORY_HEAPS];
         for (left, (budget, usage)) in left.iter_mut().zip(budget.heap_budget.iter().zip(budget.heap_usage)) {
-            *left = budget.saturating_sub(usage);
+            *left = (*budget > 0).then(|| budget.saturating_sub(usage));
         }
         Some(left)
     }
@@ -276,14 +286,18 @@ fn limits(
         0 => u64::from(u32::MAX),
         bytes => bytes,
     };
-    let max_buffer_bytes = if at_least_13 { maintenance4.max_buffer_size } else { max_allocation_bytes };
+    // 0 is a driver that does not say.
+    let max_buffer_bytes = match maintenance4.max_buffer_size {
+        bytes if at_least_13 && bytes > 0 => bytes,
+        _ => max_allocation_bytes,
+    };
     let [min, max] = if at_least_13 && subgroup.min_subgroup_size > 0 {
         [subgroup.min_subgroup_size, subgroup.max_subgroup_size]
     } else {
         [vulkan11.subgroup_size; 2]
     };
     Limits {
-        max_buffer_bytes: max_buffer_bytes.max(max_allocation_bytes.min(max_buffer_bytes)),
+        max_buffer_bytes,
         max_allocation_bytes,
         max_storage_binding_bytes: u64::from(basic.max_storage_buffer_range),
         max_uniform_binding_bytes: u64::from(basic.max_uniform_buffer_range),
@@ -309,6 +323,8 @@ pub(crate) struct SupportedFeatures {
     pub(crate) timeline: bool,
     pub(crate) atomic_float: bool,
     pub(crate) zero_workgroup: bool,
+    pub(crate) robust_buffers: bool,
+    pub(crate) pipeline_robustness: bool,
 }
 
 impl SupportedFeatures {
@@ -316,20 +332,28 @@ impl SupportedFeatures {
         instance: &ash::Instance,
         raw: vk::PhysicalDevice,
         api: u32,
-        atomic_float_extension: bool,
+        has_extension: impl Fn(&CStr) -> bool,
     ) -> SupportedFeatures {
         let mut vulkan11 = vk::PhysicalDeviceVulkan11Features::default();
         let mut vulkan12 = vk::PhysicalDeviceVulkan12Features::default();
         let mut vulkan13 = vk::PhysicalDeviceVulkan13Features::default();
         let mut float = vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT::default();
+        let mut robustness = vk::PhysicalDeviceRobustness2FeaturesEXT::default();
+        let mut per_pipeline = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
         let mut features = vk::PhysicalDeviceFeatures2::default();
         if api >= vk::API_VERSION_1_2 {
             features = features.push_next(&mut vulkan11).push_next(&mut vulkan12);
             if api >= vk::API_VERSION_1_3 {
                 features = features.push_next(&mut vulkan13);
             }
-            if atomic_float_extension {
+            if has_extension(ext::shader_atomic_float::NAME) {
                 features = features.push_next(&mut float);
+            }
+            if has_extension(ext::robustness2::NAME) {
+                features = features.push_next(&mut robustness);
+            }
+            if has_extension(ext::pipeline_robustness::NAME) {
+                features = features.push_next(&mut per_pipeline);
             }
             // SAFETY: `raw` belongs to `instance`; each struct of the chain is known to its version or extensions.
             unsafe { instance.get_physical_device_features2(raw, &mut features) };
@@ -351,6 +375,8 @@ impl SupportedFeatures {
             timeline: yes(vulkan12.timeline_semaphore),
             atomic_float: yes(float.shader_buffer_float32_atomic_add),
             zero_workgroup: yes(vulkan13.shader_zero_initialize_workgroup_memory),
+            robust_buffers: yes(basic.robust_buffer_access) && yes(robustness.robust_buffer_access2),
+            pipeline_robustness: yes(per_pipeline.pipeline_robustness),
         }
     }
 
@@ -391,8 +417,13 @@ impl SupportedFeatures {
             .shader_zero_initialize_workgroup_memory(physical.has.zero_workgroup);
         let mut float =
             vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT::default().shader_buffer_float32_atomic_add(true);
-        let basic =
-            vk::PhysicalDeviceFeatures::default().shader_float64(language.f64).shader_int64(language.i64);
+        let mut robustness = vk::PhysicalDeviceRobustness2FeaturesEXT::default().robust_buffer_access2(true);
+        let mut per_pipeline =
+            vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        let basic = vk::PhysicalDeviceFeatures::default()
+            .robust_buffer_access(physical.has.robust_buffers)
+            .shader_float64(language.f64)
+            .shader_int64(language.i64);
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .features(basic)
             .push_next(&mut vulkan11)
@@ -402,6 +433,12 @@ impl SupportedFeatures {
         }
         if physical.has.atomic_float {
             features = features.push_next(&mut float);
+        }
+        if physical.has.robust_buffers {
+            features = features.push_next(&mut robustness);
+        }
+        if physical.has.pipeline_robustness {
+            features = features.push_next(&mut per_pipeline);
         }
         f(&mut features)
     }

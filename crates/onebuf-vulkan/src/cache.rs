@@ -45,10 +45,11 @@ impl PipelineCacheDir {
         PipelineCacheDir { directory, device }
     }
 
-    pub(crate) fn key(&self, spirv: &[u32], entry: &str) -> PipelineKey {
+    pub(crate) fn key(&self, spirv: &[u32], entry: &str, unchecked: bool) -> PipelineKey {
         let mut hash = Xxh3::new();
         hash.update(&self.device);
         hash.update(entry.as_bytes());
+        hash.update(&[unchecked.into()]);
         for word in spirv {
             hash.update(&word.to_le_bytes());
         }

@@ -79,7 +79,7 @@ impl VulkanKernel {
         };
         let mut parts = Parts { shared, set_layouts: Vec::new(), layout: vk::PipelineLayout::null() };
         parts.create_layouts(&interface)?;
-        let pipeline = create_pipeline(shared, parts.layout, &words, &entry, None)?;
+        let pipeline = create_pipeline(shared, parts.layout, &words, &entry, request.bounds, None)?;
         let (set_layouts, layout) = parts.take();
         let sets = Mutex::new(SetCache::default());
         let shared = shared.clone();
@@ -135,7 +135,14 @@ impl KernelCode {
             u64::from(end),
             u64::from(limits.max_immediate_bytes),
         )?;
-        create_pipeline(&self.shared, self.layout, &spirv.words, &spirv.entry, spirv.grid_offset_bytes)
+        create_pipeline(
+            &self.shared,
+            self.layout,
+            &spirv.words,
+            &spirv.entry,
+            *bounds,
+            spirv.grid_offset_bytes,
+        )
     }
 
     /// Descriptor sets for these arguments: those of an earlier launch where there was one.
@@ -225,8 +232,14 @@ fn options(shared: &Shared, bounds: Bounds, wide_grid: bool) -> SpirvOptions {
         Bounds::Checked => onebuf_wgsl::Bounds::Checked,
         Bounds::Unchecked => onebuf_wgsl::Bounds::Unchecked,
     };
-    let device_zeroes = shared.physical.has.zero_workgroup;
-    SpirvOptions { bounds, wide_grid, device_zeroes, ..SpirvOptions::default() }
+    let has = shared.physical.has;
+    SpirvOptions {
+        bounds,
+        wide_grid,
+        device_zeroes: has.zero_workgroup,
+        device_checks_buffers: has.robust_buffers,
+        ..SpirvOptions::default()
+    }
 }
 
 fn invalid(error: onebuf_wgsl::Error) -> Error {
@@ -308,6 +321,7 @@ fn create_pipeline(
     layout: vk::PipelineLayout,
     words: &[u32],
     entry: &str,
+    bounds: Bounds,
     grid_offset_bytes: Option<u32>,
 ) -> Result<Pipeline> {
     let device = &shared.raw;
@@ -315,7 +329,7 @@ fn create_pipeline(
         message: "the entry point's name has a NUL".into(),
         line: None,
     })?;
-    let key = shared.cache.key(words, entry);
+    let key = shared.cache.key(words, entry, bounds == Bounds::Unchecked);
     let earlier = shared.cache.load(&key);
     let info = vk::PipelineCacheCreateInfo::default().initial_data(earlier.as_deref().unwrap_or_default());
     // SAFETY: the data is what this driver gave for this key, whole, by its checksum.
@@ -333,6 +347,12 @@ fn create_pipeline(
             .pipeline_creation_feedback(&mut feedback)
             .pipeline_stage_creation_feedbacks(&mut stage_feedback);
         let mut info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
+        let off = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
+        let mut unchecked =
+            vk::PipelineRobustnessCreateInfoEXT::default().storage_buffers(off).uniform_buffers(off);
+        if bounds == Bounds::Unchecked && shared.physical.has.pipeline_robustness {
+            info = info.push_next(&mut unchecked);
+        }
         if shared.physical.has.feedback {
             info = info.push_next(&mut feedback_info);
         }

@@ -210,6 +210,8 @@ pub(crate) fn device_extensions(physical: &Physical) -> Vec<&'static std::ffi::C
         (has.host_import, ext::external_memory_host::NAME),
         (has.memory_budget, ext::memory_budget::NAME),
         (has.atomic_float, ext::shader_atomic_float::NAME),
+        (has.robust_buffers, ext::robustness2::NAME),
+        (has.pipeline_robustness, ext::pipeline_robustness::NAME),
     ];
     wanted.into_iter().filter(|(yes, _)| *yes).map(|(_, name)| name).collect()
 }

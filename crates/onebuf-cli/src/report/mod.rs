@@ -84,7 +84,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         print(&table::render(&report, options.evidence))?;
     }
     if report.devices.is_empty() {
-        return Err(Error::Failed("no device; `onebuf doctor` says what is missing and how to mend it".into()));
+        return Err(Error::Failed(
+            "no device; `onebuf doctor` says what is missing and how to mend it".into(),
+        ));
     }
     failures(&report)
 }

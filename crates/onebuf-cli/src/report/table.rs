@@ -21,7 +21,8 @@ GB/s        in 10^9 bytes a second: CPU read, CPU write (one thread, in place), 
 /// The whole report.
 pub(super) fn render(report: &Report, evidence: bool) -> String {
     let host = &report.host;
-    let mut text = format!("{}\n{}, {} cores, {}", host.os, host.cpu, host.cores, human_bytes(host.memory_bytes));
+    let mut text =
+        format!("{}\n{}, {} cores, {}", host.os, host.cpu, host.cores, human_bytes(host.memory_bytes));
     if let Some(container) = &host.container {
         text.push_str(&format!(", in {container}"));
     }

@@ -65,7 +65,8 @@ impl Outcome {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    std::fs::create_dir_all(&options.out).with_context(|| format!("could not make {}", options.out.display()))?;
+    std::fs::create_dir_all(&options.out)
+        .with_context(|| format!("could not make {}", options.out.display()))?;
     let device = match &options.device {
         Some(name) => onebuf::Device::open(name)?,
         None => onebuf::Device::open_default()?,
@@ -79,7 +80,10 @@ fn main() -> Result<()> {
     check(&ours, &peer.outcome, &options.input, width)?;
     println!("bytes copied: {} (plain wgpu: {})", ours.copied_bytes, peer.outcome.copied_bytes);
     println!("time a round: {:?} (plain wgpu: {:?})", ours.median(), peer.outcome.median());
-    page::write(&options.out, &page::Facts { options: &options, device: &device, width, height, ours, peer })?;
+    page::write(
+        &options.out,
+        &page::Facts { options: &options, device: &device, width, height, ours, peer },
+    )?;
     println!("page       {}", options.out.join("index.html").display());
     Ok(())
 }

@@ -34,7 +34,8 @@ pub(crate) fn run(info: &DeviceInfo, options: &Options, (width, height): (u32, u
     let rgb_bytes = (pixels * 3).next_multiple_of(4);
     let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     let [rgb, image, half_blurred, blurred, edged, bins] =
-        [rgb_bytes, pixels * 4, pixels * 4, pixels * 4, pixels * 4, 1024].map(|size| gpu.buffer(size, storage));
+        [rgb_bytes, pixels * 4, pixels * 4, pixels * 4, pixels * 4, 1024]
+            .map(|size| gpu.buffer(size, storage));
     let readable = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let outputs = [(&blurred, pixels * 4), (&edged, pixels * 4), (&bins, 1024)]
         .map(|(buffer, size)| (buffer, gpu.buffer(size, readable), size));
@@ -44,10 +45,34 @@ pub(crate) fn run(info: &DeviceInfo, options: &Options, (width, height): (u32, u
     let shift = [("SHIFT", f64::from(SHIFT))];
     let tiles = [width.div_ceil(16), height.div_ceil(16)];
     let passes = [
-        Pass::new(&gpu, shaders::EXPAND, "expand", &[], &[&rgb, &image], &[], [pixels.div_ceil(256) as u32, 1]),
+        Pass::new(
+            &gpu,
+            shaders::EXPAND,
+            "expand",
+            &[],
+            &[&rgb, &image],
+            &[],
+            [pixels.div_ceil(256) as u32, 1],
+        ),
         Pass::new(&gpu, shaders::HISTOGRAM, "histogram", &[], &[&image, &bins], &[], [16, 1]),
-        Pass::new(&gpu, shaders::BLUR, "horizontal", &radius, &[&image, &half_blurred, &weights], &size, tiles),
-        Pass::new(&gpu, shaders::BLUR, "vertical", &radius, &[&half_blurred, &blurred, &weights], &size, tiles),
+        Pass::new(
+            &gpu,
+            shaders::BLUR,
+            "horizontal",
+            &radius,
+            &[&image, &half_blurred, &weights],
+            &size,
+            tiles,
+        ),
+        Pass::new(
+            &gpu,
+            shaders::BLUR,
+            "vertical",
+            &radius,
+            &[&half_blurred, &blurred, &weights],
+            &size,
+            tiles,
+        ),
         Pass::new(&gpu, shaders::EDGES, "edges", &shift, &[&blurred, &edged], &size, tiles),
     ];
 
@@ -103,12 +128,18 @@ impl Gpu {
             required_limits: wgpu::Limits { max_immediate_size: 16, ..wgpu::Limits::default() },
             ..wgpu::DeviceDescriptor::default()
         };
-        let (device, queue) = pollster::block_on(adapter.request_device(&request)).context("wgpu's device")?;
+        let (device, queue) =
+            pollster::block_on(adapter.request_device(&request)).context("wgpu's device")?;
         Ok((Gpu { device, queue }, name))
     }
 
     fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
-        self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        })
     }
 }
 
@@ -146,7 +177,10 @@ impl Pass {
         let entries: Vec<_> = buffers
             .iter()
             .enumerate()
-            .map(|(i, buffer)| wgpu::BindGroupEntry { binding: i as u32, resource: buffer.as_entire_binding() })
+            .map(|(i, buffer)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: buffer.as_entire_binding(),
+            })
             .collect();
         let bindings = device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,

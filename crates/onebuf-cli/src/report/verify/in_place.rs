@@ -95,7 +95,16 @@ impl<'a> Turns<'a> {
         let kernel = device.kernel(TRANSFORM)?.build()?;
         let model = vec![0; buffer.len()];
         let (stream, copied_before) = (device.stream()?, device.copied_bytes());
-        Ok(Turns { device, stream, kernel, buffer, model, reads, random: fastrand::Rng::new(), copied_before })
+        Ok(Turns {
+            device,
+            stream,
+            kernel,
+            buffer,
+            model,
+            reads,
+            random: fastrand::Rng::new(),
+            copied_before,
+        })
     }
 
     pub(super) fn play(&mut self) -> Result<(), Problem> {

@@ -77,11 +77,9 @@ pub(super) fn verify(device: &str, facts: &SemanticFacts) -> Verified {
     let finding: Option<Finding> = ended.value();
     match finding {
         Some(Finding { outcome, detail, ms }) => Verified { outcome, detail, ms },
-        None => Verified {
-            outcome: Outcome::Failed,
-            detail: ended.why(),
-            ms: ended.elapsed.as_secs_f64() * 1e3,
-        },
+        None => {
+            Verified { outcome: Outcome::Failed, detail: ended.why(), ms: ended.elapsed.as_secs_f64() * 1e3 }
+        }
     }
 }
 
