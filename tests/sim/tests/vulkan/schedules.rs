@@ -61,9 +61,9 @@ fn run(world: &World, kernel: &Kernel, streams: &[Stream], steps: &[Step]) {
             Step::Mix(stream, from, to, value) if from != to => {
                 let groups = kernel.groups_for([WORDS as u32, 1, 1]);
                 streams[stream].launch(kernel, groups, args![&buffers[from], &buffers[to], value]).unwrap();
-                for word in 0..WORDS {
-                    let mixed = model[to][word].wrapping_mul(31).wrapping_add(model[from][word]);
-                    model[to][word] = mixed.wrapping_add(value);
+                let source = model[from];
+                for (sink, source) in model[to].iter_mut().zip(source) {
+                    *sink = sink.wrapping_mul(31).wrapping_add(source).wrapping_add(value);
                 }
             }
             Step::Copy(stream, from, to) if from != to => {
