@@ -116,7 +116,10 @@ mod tests {
     #[test]
     fn each_kind_is_named_once() {
         assert_eq!(machine(&[(".dockerenv", ""), ("proc/1/cgroup", "1:cpu:/docker/ab\n")], &[]), ["docker"]);
-        assert_eq!(machine(&[("run/.containerenv", "")], &[("container", "podman")]), ["podman", "container"]);
+        assert_eq!(
+            machine(&[("run/.containerenv", "")], &[("container", "podman")]),
+            ["podman", "container"]
+        );
         assert_eq!(machine(&[], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), ["kubernetes"]);
         let wsl = [("proc/version", "Linux version 5.15.90.1-microsoft-standard-WSL2"), ("dev/dxg", "")];
         assert_eq!(machine(&wsl, &[]), ["wsl"]);

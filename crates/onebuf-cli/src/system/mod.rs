@@ -3,5 +3,5 @@
 mod container;
 mod host;
 
-pub(crate) use container::{Sign, signs};
+pub(crate) use container::signs;
 pub(crate) use host::host;

@@ -51,10 +51,13 @@ struct Finding {
     ms: f64,
 }
 
+/// The detail of a test that was skipped because the driver does not claim the semantic.
+pub(super) const NOT_ADVERTISED: &str = "not advertised";
+
 /// Why there is nothing to test, if so.
 pub(super) fn obstacle(facts: &SemanticFacts) -> Option<String> {
     if facts.advertised.value == Answer::No {
-        return Some("not advertised".to_owned());
+        return Some(NOT_ADVERTISED.to_owned());
     }
     if facts.permitted.value == Answer::No {
         let evidence = facts.permitted.evidence.iter();
@@ -77,11 +80,9 @@ pub(super) fn verify(device: &str, facts: &SemanticFacts) -> Verified {
     let finding: Option<Finding> = ended.value();
     match finding {
         Some(Finding { outcome, detail, ms }) => Verified { outcome, detail, ms },
-        None => Verified {
-            outcome: Outcome::Failed,
-            detail: ended.why(),
-            ms: ended.elapsed.as_secs_f64() * 1e3,
-        },
+        None => {
+            Verified { outcome: Outcome::Failed, detail: ended.why(), ms: ended.elapsed.as_secs_f64() * 1e3 }
+        }
     }
 }
 

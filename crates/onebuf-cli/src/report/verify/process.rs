@@ -73,7 +73,10 @@ pub(super) fn test(device: &Device) -> TestResult {
     if passed.is_empty() {
         return Err(Problem::Failed("no memory of the device can be exported".into()));
     }
-    Ok(format!("a second process read and wrote it, and kept it when the first let go: {}", passed.join("; ")))
+    Ok(format!(
+        "a second process read and wrote it, and kept it when the first let go: {}",
+        passed.join("; ")
+    ))
 }
 
 /// The first process, for one kind of handle.
