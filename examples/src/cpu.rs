@@ -8,6 +8,11 @@ fn channels(pixel: u32) -> [u32; 4] {
     pixel.to_le_bytes().map(u32::from)
 }
 
+/// `expand.wgsl`: RGB bytes to opaque pixels.
+pub fn expand(rgb: &[u8]) -> Vec<u32> {
+    rgb.chunks_exact(3).map(|p| u32::from_le_bytes([p[0], p[1], p[2], 255])).collect()
+}
+
 /// The brightness of a pixel after ITU-R BT.601, from 0 to 255.
 pub fn brightness(pixel: u32) -> u32 {
     let [r, g, b, _] = channels(pixel);

@@ -9,3 +9,13 @@
 
 pub mod cpu;
 pub mod shaders;
+
+/// The programs in `docs/`, compiled as the pages have them.
+#[cfg(doctest)]
+mod pages {
+    macro_rules! pages {
+        ($($page:literal)*) => { $(#[doc = include_str!(concat!("../../docs/semantics/", $page))] const _: () = ();)* };
+    }
+    pages!("api.md" "framework.md" "host-atomics.md" "host-import.md" "host-mapped.md" "peer.md" "process.md" "system.md"
+        "uma.md" "unified.md" "workgroup.md");
+}

@@ -1,5 +1,7 @@
 //! The kernels of `shaders/`, as WGSL. Each file says what it takes.
 
+/// RGB bytes to RGBA8 words: `expand`.
+pub const EXPAND: &str = include_str!("../../shaders/expand.wgsl");
 /// Sets every word of a buffer: `fill`.
 pub const FILL: &str = include_str!("../../shaders/fill.wgsl");
 /// `y = a x + y`: `saxpy`.
@@ -18,7 +20,8 @@ pub const TRANSPOSE: &str = include_str!("../../shaders/transpose.wgsl");
 pub const MATMUL: &str = include_str!("../../shaders/matmul.wgsl");
 
 /// Every kernel: the name of its file, its source, its entry points.
-pub const ALL: [(&str, &str, &[&str]); 8] = [
+pub const ALL: [(&str, &str, &[&str]); 9] = [
+    ("expand", EXPAND, &["expand"]),
     ("fill", FILL, &["fill"]),
     ("saxpy", SAXPY, &["saxpy"]),
     ("blur", BLUR, &["horizontal", "vertical"]),

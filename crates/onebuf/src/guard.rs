@@ -174,6 +174,7 @@ impl Hold {
             Storage::staging(&storage.device, kind, size)?
         } else {
             let readback = match known.filter(|known| known.offset == offset && known.size == size) {
+                // It follows the last write. Readers since may still run, and the way back stays behind them.
                 Some(readback) => readback,
                 None => {
                     let staging = Storage::staging(&storage.device, kind, size)?;
@@ -181,6 +182,7 @@ impl Hold {
                     let ticket = copy(&storage, from, staging.part(0, size), &self.after)?;
                     self.claim.lock().record(&storage.device.shared, false, ticket);
                     staging.state.lock().record(&storage.device.shared, true, ticket);
+                    self.after = Tickets::from_iter([ticket]);
                     Readback { staging, ticket, offset, size }
                 }
             };
@@ -189,7 +191,6 @@ impl Hold {
                 self.claim.lock().readback = Some(readback);
                 return Err(error);
             }
-            self.after.clear();
             readback.staging.memory.invalidate(0, size)?;
             readback.staging
         };

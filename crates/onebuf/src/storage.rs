@@ -36,8 +36,10 @@ impl Wish {
         Intent { size_bytes, host, in_place, device_use, share, semantic }
     }
 
+    /// Whether the memory may leave the process, so that it is nobody else's before or after.
     fn shared(&self) -> bool {
-        self.process || self.api
+        let by_name = matches!(self.semantic, Some((Semantic::Process | Semantic::Api, _)));
+        self.process || self.api || by_name
     }
 
     /// A number for each different wish, for the pool.
