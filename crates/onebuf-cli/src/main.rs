@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `devices` | `onebuf devices` |
 //! | `report` | `onebuf report`: the facts, the self-tests, the measurements, the table and the page |
+//! | `run` | `onebuf run`: array files, bindings, launches |
+//! | `translate`, `source` | `onebuf translate`, and WGSL files |
 //! | `child` | work that may hang or die, in a second process of this command |
 //! | `system` | the machine, its containers |
 //! | `output`, `error` | stdout, stderr and exit codes |
@@ -19,7 +21,10 @@ mod error;
 mod log;
 mod output;
 mod report;
+mod run;
+mod source;
 mod system;
+mod translate;
 
 use std::process::ExitCode;
 
@@ -48,6 +53,10 @@ enum Command {
     Devices(devices::Options),
     /// What each device can share: advertised, permitted, verified, cost
     Report(report::Options),
+    /// Run a kernel on NumPy files, in memory that CPU and device share
+    Run(run::Options),
+    /// Write a kernel as SPIR-V or CUDA C++
+    Translate(translate::Options),
     #[command(name = "__child", hide = true, subcommand)]
     Child(Child),
 }
@@ -66,7 +75,7 @@ enum Child {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let validation = log::start();
-    match run(cli.command, &validation) {
+    match dispatch(cli.command, &validation) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::note(format_args!("error: {error}"));
@@ -75,10 +84,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, validation: &log::Validation) -> Result<()> {
+fn dispatch(command: Command, validation: &log::Validation) -> Result<()> {
     match command {
         Command::Devices(options) => devices::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Translate(options) => translate::run(&options),
         Command::Child(child) => {
             child::follow_parent();
             match child {
