@@ -1,9 +1,12 @@
 //! `onebuf report`: for each device and each semantic four facts that are not one another.
 
+mod html;
 mod measure;
 mod table;
 mod verify;
 
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::ProgressBar;
@@ -72,6 +75,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             listing.adapters.into_iter().filter(|adapter| adapter.info.id == id).collect()
         }
     };
+    // Before the work: a page that cannot be written should not cost a minute of measuring.
+    let page = match &options.html {
+        Some(path) => Some(File::create(path).map_err(|error| Error::io(path.display(), error))?),
+        None => None,
+    };
     let steps = adapters.len() * Semantic::ALL.len();
     let bar = if options.verify || options.measure { progress(steps as u64) } else { ProgressBar::hidden() };
     let devices = adapters.iter().map(|adapter| device_report(registry, adapter, options, &bar)).collect();
@@ -79,6 +87,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let usable: Vec<_> = adapters.iter().filter(|a| a.rejected.is_none()).map(|a| &a.info.id).collect();
     let report = Report { schema: SCHEMA.to_owned(), host: system::host(), devices };
 
+    if let (Some(mut page), Some(path)) = (page, &options.html) {
+        let written = page.write_all(html::render(&report).as_bytes());
+        written.map_err(|error| Error::io(path.display(), error))?;
+    }
     if options.json {
         print_json(&report)?;
     } else {

@@ -69,7 +69,8 @@ fn has_figures(cost: &Cost) -> bool {
     figures(cost).iter().any(Option::is_some)
 }
 
-fn figures(cost: &Cost) -> [Option<f64>; 3] {
+/// What was measured: the CPU reads, the CPU writes, the device reads.
+pub(super) fn figures(cost: &Cost) -> [Option<f64>; 3] {
     [cost.host_read_gbps, cost.host_write_gbps, cost.device_read_gbps]
 }
 
