@@ -66,22 +66,30 @@ impl Ended {
 
 /// Starts this program again with `args`. `stdin` is a descriptor that the child inherits as its first.
 pub(crate) fn spawn(args: &[&str], stdin: Option<OwnedFd>) -> Result<Child> {
-    // The running file itself, even where another one has taken its place.
-    Command::new("/proc/self/exe")
-        .arg0("onebuf")
-        .args(args)
-        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Error::io("a second process of this command", error))
+    start(command(args).stdin(stdin.map_or_else(Stdio::null, Stdio::from)))
 }
 
 /// Runs this program again with `args`, for at most `limit`.
 pub(crate) fn run(args: &[&str], limit: Duration) -> Result<Ended> {
-    let start = Instant::now();
-    let child = spawn(args, None)?;
-    finish(child, start, limit)
+    run_with(args, &[], limit)
+}
+
+/// [`run`], with some variables of the environment changed.
+pub(crate) fn run_with(args: &[&str], variables: &[(&str, &str)], limit: Duration) -> Result<Ended> {
+    let begin = Instant::now();
+    let child = start(command(args).envs(variables.iter().copied()).stdin(Stdio::null()))?;
+    finish(child, begin, limit)
+}
+
+fn command(args: &[&str]) -> Command {
+    // The running file itself, even where another one has taken its place.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("onebuf").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(command: &mut Command) -> Result<Child> {
+    command.spawn().map_err(|error| Error::io("a second process of this command", error))
 }
 
 /// Waits for a child, which is killed when `limit` has passed since `start`.
