@@ -120,6 +120,11 @@ impl CudaSource {
     }
 }
 
+/// The whole prelude, for those who compile several kernels as one source.
+pub fn cuda_prelude() -> String {
+    prelude::whole()
+}
+
 /// Why a module cannot be printed: a sentence for [`Error::Write`].
 #[derive(Debug)]
 pub(crate) struct Fault(String);
