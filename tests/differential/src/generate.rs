@@ -10,6 +10,10 @@
 
 use std::fmt::Write as _;
 
+use anyhow::Result;
+
+use crate::{case::Case, layout::Layout};
+
 /// A small generator of numbers: xorshift64*.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -432,6 +436,7 @@ impl Generator {
                 self.line("continuing {");
                 self.indent += 1;
                 self.in_continuing = true;
+                let scope = self.scope.len();
                 self.line(&format!("{counter} += 1u;"));
                 self.line(&format!("note({kept});"));
                 if self.rng.once_in(2) {
@@ -442,6 +447,7 @@ impl Generator {
                     self.line(&format!("break if {condition} || {kept} > 9u;"));
                 }
                 self.in_continuing = false;
+                self.scope.truncate(scope);
                 self.indent -= 1;
                 self.line("}");
                 self.indent -= 1;
@@ -1054,4 +1060,32 @@ pub fn numbered(source: &str) -> String {
         _ = writeln!(text, "{:4} {line}", index + 1);
     }
     text
+}
+
+/// The program of `seed` with its inputs.
+///
+/// # Errors
+/// What the compiler says of the program, with its lines: it must never refuse one.
+pub fn case(seed: u64) -> Result<Case> {
+    let source = program(seed);
+    let mut rng = Rng::new(seed ^ 0xabcd_ef01);
+    let mut case = Case::new(&format!("seed {seed}"), &source, |binding| {
+        let bytes = match binding.name.as_str() {
+            "out" => 4 * 24,
+            "words" => 4 * 64,
+            "records" | "results" => 16 * binding.min_bytes as usize,
+            _ => binding.min_bytes as usize,
+        };
+        vec![0; bytes]
+    })
+    .map_err(|error| anyhow::anyhow!("{}\n{error:#}", numbered(&source)))?;
+    let layout = Layout::of(&source);
+    let names: Vec<String> =
+        case.kernel.interface().bindings.iter().map(|binding| binding.name.clone()).collect();
+    for (name, buffer) in names.iter().zip(&mut case.buffers) {
+        if matches!(name.as_str(), "words" | "records" | "results" | "uni") {
+            layout.fill(name, buffer, &mut rng);
+        }
+    }
+    Ok(case)
 }

@@ -7,10 +7,11 @@ use std::{
     process::Command,
 };
 
+use crate::{
+    batch::{Batch, Program, Value},
+    case::{Case, Outcome},
+};
 use anyhow::{Context as _, Result, bail, ensure};
-use onebuf_wgsl::{CudaOptions, CudaParam, CudaSource};
-
-use crate::case::{Case, Outcome};
 
 /// What watches the CPU's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,39 +30,21 @@ pub enum Sanitize {
 /// What g++ says, or what a sanitizer says at run time.
 pub fn run(cases: &[&Case], sanitize: Sanitize) -> Result<Vec<Outcome>> {
     let folder = tempfile::tempdir()?;
-    let mut text = String::from("#include \"cuda_shim.h\"\n");
-    text.push_str(&onebuf_wgsl::cuda_prelude());
+    let batch = Batch::new(cases)?;
+    let mut text = format!("#include \"cuda_shim.h\"\n{}{}", onebuf_wgsl::cuda_prelude(), batch.kernels);
     let mut table = String::new();
-    let mut sources = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
-        let source = case.kernel.to_cuda(&CudaOptions::default()).with_context(|| case.name.clone())?;
-        let name = format!("{}_{index}", source.kernel_name);
-        let kernel = source
-            .kernel
-            .replace("namespace kernel {", &format!("namespace case_{index} {{"))
-            .replace(&format!("{}(", source.kernel_name), &format!("{name}("));
+    for (index, (case, program)) in cases.iter().zip(&batch.programs).enumerate() {
         let [x, y, z] = case.kernel.interface().workgroup_size;
-        let switches = [
-            "__sync",
-            "wg_shuffle",
-            "wg_reduce",
-            "wg_inclusive",
-            "wg_exclusive",
-            "wg_ballot",
-            "__activemask",
-        ]
-        .iter()
-        .any(|mark| kernel.contains(mark))
-            || kernel.contains("wg_subgroup")
-            || kernel.contains("wg_broadcast");
-        text.push_str(&kernel);
+        let kernel = &program.source.kernel;
+        let switches =
+            ["__sync", "__activemask", "wg_mask", "0xffffffffu"].iter().any(|mark| kernel.contains(mark));
         _ = writeln!(
             table,
-            "    {{\"{}\", [](void **values, shim_dim grid) {{ shim::launch(case_{index}::{name}, values, grid, \
+            "    {{\"{}\", [](void **values, shim_dim grid) {{ shim::launch(case_{index}::{}, values, grid, \
              {{{x}u, {y}u, {z}u}}, {switches}); }}}},",
-            case.name.replace(['"', '\\', '\n'], " ")
+            case.name.replace(['"', '\\', '\n'], " "),
+            program.kernel_name
         );
-        sources.push(source);
     }
     _ = writeln!(
         text,
@@ -70,7 +53,7 @@ pub fn run(cases: &[&Case], sanitize: Sanitize) -> Result<Vec<Outcome>> {
     );
     let program = compile(folder.path(), &text, sanitize)?;
     let (input, output) = (folder.path().join("in"), folder.path().join("out"));
-    fs::write(&input, encode(cases, &sources)?)?;
+    fs::write(&input, encode(cases, &batch.programs)?)?;
     let run = Command::new(&program)
         .arg(&input)
         .arg(&output)
@@ -122,29 +105,18 @@ fn compile(folder: &Path, text: &str, sanitize: Sanitize) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn encode(cases: &[&Case], sources: &[CudaSource]) -> Result<Vec<u8>> {
+fn encode(cases: &[&Case], programs: &[Program]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    for (index, (case, source)) in cases.iter().zip(sources).enumerate() {
+    for (index, (case, program)) in cases.iter().zip(programs).enumerate() {
         let mut word = |value: u32| bytes.extend_from_slice(&value.to_le_bytes());
         word(index as u32);
         case.grid.iter().for_each(|&groups| word(groups));
-        word(source.params.len() as u32);
-        for param in &source.params {
-            let (kind, value) = match *param {
-                CudaParam::Buffer { binding } => (0u32, case.buffers[binding].clone()),
-                CudaParam::Length { binding } => {
-                    let interface = &case.kernel.interface().bindings[binding];
-                    let stride = interface.stride_bytes.context("a length without a stride")?;
-                    let offset = interface.min_bytes - u64::from(stride);
-                    let length = (case.buffers[binding].len() as u64 - offset) / u64::from(stride);
-                    (1, (length as u32).to_le_bytes().to_vec())
-                }
-                CudaParam::Immediates { size_bytes } => {
-                    let mut value = case.immediates.clone();
-                    value.resize(size_bytes as usize, 0);
-                    (1, value)
-                }
-                other => bail!("no value for {other:?}"),
+        let values = program.values(case)?;
+        word(values.len() as u32);
+        for value in values {
+            let (kind, value) = match value {
+                Value::Buffer(binding) => (0u32, case.buffers[binding].clone()),
+                Value::Bytes(value) => (1, value),
             };
             bytes.extend_from_slice(&kind.to_le_bytes());
             bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());

@@ -3,22 +3,50 @@
 use crate::generate::Rng;
 use naga::{ArraySize, Handle, Module, Type, TypeInner, proc::Layouter};
 
-/// For each byte of a buffer of `bytes` bytes that holds the global variable named `name`, whether it is data.
-///
-/// # Panics
-/// If the source is not valid or has no such variable: it has been translated before.
-pub fn data_bytes(source: &str, name: &str, bytes: usize) -> Vec<bool> {
-    let module = naga::front::wgsl::parse_str(source).expect("the source has been parsed before");
-    let mut layouter = Layouter::default();
-    layouter.update(module.to_ctx()).expect("the layout has been computed before");
-    let (_, variable) = module
-        .global_variables
-        .iter()
-        .find(|(_, variable)| variable.name.as_deref() == Some(name))
-        .expect("the variable is in the interface");
-    let mut data = vec![false; bytes];
-    mark(&module, &layouter, variable.ty, 0, &mut data);
-    data
+/// The types of a module.
+#[derive(Debug)]
+pub struct Layout {
+    module: Module,
+    layouter: Layouter,
+}
+
+impl Layout {
+    /// The types of the module in `source`.
+    ///
+    /// # Panics
+    /// If the source is not valid: it has been translated before.
+    pub fn of(source: &str) -> Layout {
+        let module = naga::front::wgsl::parse_str(source).expect("the source has been parsed before");
+        let mut layouter = Layouter::default();
+        layouter.update(module.to_ctx()).expect("the layout has been computed before");
+        Layout { module, layouter }
+    }
+
+    fn type_of(&self, name: &str) -> Handle<Type> {
+        let mut variables = self.module.global_variables.iter().map(|(_, variable)| variable);
+        variables
+            .find(|variable| variable.name.as_deref() == Some(name))
+            .expect("a variable of the interface")
+            .ty
+    }
+
+    /// For each byte of a buffer of `bytes` bytes that holds the global variable named `name`, whether it is data.
+    ///
+    /// # Panics
+    /// If the module has no such variable.
+    pub fn data_bytes(&self, name: &str, bytes: usize) -> Vec<bool> {
+        let mut data = vec![false; bytes];
+        mark(&self.module, &self.layouter, self.type_of(name), 0, &mut data);
+        data
+    }
+
+    /// Fills the data of a buffer: integers with anything, edges more often; floats with small multiples of a quarter.
+    ///
+    /// # Panics
+    /// If the module has no such variable.
+    pub fn fill(&self, name: &str, bytes: &mut [u8], rng: &mut Rng) {
+        fill_type(&self.module, self.type_of(name), 0, bytes, rng);
+    }
 }
 
 fn mark(module: &Module, layouter: &Layouter, ty: Handle<Type>, at: usize, data: &mut [bool]) {
@@ -45,20 +73,6 @@ fn mark(module: &Module, layouter: &Layouter, ty: Handle<Type>, at: usize, data:
         }
         _ => data[at..at + layouter[ty].size as usize].fill(true),
     }
-}
-
-/// Fills the data of a buffer: integers with anything, edges more often; floats with small multiples of a quarter.
-///
-/// # Panics
-/// If the source is not valid or has no such variable.
-pub fn fill(source: &str, name: &str, bytes: &mut [u8], rng: &mut Rng) {
-    let module = naga::front::wgsl::parse_str(source).expect("the source has been parsed before");
-    let (_, variable) = module
-        .global_variables
-        .iter()
-        .find(|(_, variable)| variable.name.as_deref() == Some(name))
-        .expect("the variable is in the interface");
-    fill_type(&module, variable.ty, 0, bytes, rng);
 }
 
 fn fill_type(module: &Module, ty: Handle<Type>, at: usize, bytes: &mut [u8], rng: &mut Rng) {

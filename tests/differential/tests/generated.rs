@@ -12,9 +12,10 @@ use std::{
 use anyhow::Result;
 use onebuf_differential::{
     case::{Case, Outcome},
-    generate::{self, Rng},
+    generate,
     host::{self, Sanitize},
-    layout, required,
+    layout::{self, Layout},
+    required,
     vulkan::Runner,
 };
 
@@ -25,33 +26,11 @@ fn number(variable: &str, default: u64) -> u64 {
     env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn case(seed: u64) -> Result<Case> {
-    let source = generate::program(seed);
-    let mut rng = Rng::new(seed ^ 0xabcd_ef01);
-    let mut case = Case::new(&format!("seed {seed}"), &source, |binding| {
-        let bytes = match binding.name.as_str() {
-            "out" => 4 * 24,
-            "words" => 4 * 64,
-            "records" | "results" => 16 * binding.min_bytes as usize,
-            _ => binding.min_bytes as usize,
-        };
-        vec![0; bytes]
-    })
-    .map_err(|error| anyhow::anyhow!("{}\n{error:#}", generate::numbered(&source)))?;
-    let names: Vec<String> =
-        case.kernel.interface().bindings.iter().map(|binding| binding.name.clone()).collect();
-    for (name, buffer) in names.iter().zip(&mut case.buffers) {
-        if matches!(name.as_str(), "words" | "records" | "results" | "uni") {
-            layout::fill(&source, name, buffer, &mut rng);
-        }
-    }
-    Ok(case)
-}
-
 /// Where two outcomes differ, in bytes that are data.
 fn difference(case: &Case, host: &Outcome, vulkan: &Outcome) -> Option<String> {
+    let layout = Layout::of(&case.source);
     for ((binding, host), vulkan) in case.kernel.interface().bindings.iter().zip(host).zip(vulkan) {
-        let data = layout::data_bytes(&case.source, &binding.name, host.len());
+        let data = layout.data_bytes(&binding.name, host.len());
         for at in (0..host.len()).filter(|&at| data[at]) {
             if host[at] != vulkan[at] && !layout::both_zero(host, vulkan, at) {
                 return Some(format!(
@@ -76,8 +55,9 @@ fn random_programs_agree() {
             return;
         }
     };
-    let cases: Vec<Case> =
-        (first..first + count).map(|seed| case(seed).unwrap_or_else(|error| panic!("{error:#}"))).collect();
+    let cases: Vec<Case> = (first..first + count)
+        .map(|seed| generate::case(seed).unwrap_or_else(|error| panic!("{error:#}")))
+        .collect();
     let batches: Vec<Vec<&Case>> = cases.chunks(BATCH).map(|batch| batch.iter().collect()).collect();
     let next = AtomicUsize::new(0);
     let workers = thread::available_parallelism().map_or(2, |cores| cores.get());
@@ -119,7 +99,7 @@ fn random_programs_agree() {
 /// Programs do something: their results depend on their inputs, and differ from one another.
 #[test]
 fn random_programs_are_not_trivial() {
-    let cases: Vec<Case> = (1..41).map(|seed| case(seed).unwrap()).collect();
+    let cases: Vec<Case> = (1..41).map(|seed| generate::case(seed).unwrap()).collect();
     let outcomes = host::run(&cases.iter().collect::<Vec<_>>(), Sanitize::Off).unwrap();
     let mut digests = Vec::new();
     for (case, outcome) in cases.iter().zip(&outcomes) {
