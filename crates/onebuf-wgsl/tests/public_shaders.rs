@@ -59,7 +59,9 @@ fn public_shaders_translate_and_compile() {
                 continue;
             }
             Err(error) => {
-                counts.not_valid.push(format!("{name}: {}", error.to_string().lines().next().unwrap_or_default()));
+                counts
+                    .not_valid
+                    .push(format!("{name}: {}", error.to_string().lines().next().unwrap_or_default()));
                 continue;
             }
         };
@@ -71,11 +73,15 @@ fn public_shaders_translate_and_compile() {
             let kernel = match module.specialize(Some(&entry), &values) {
                 Ok(kernel) => kernel,
                 Err(error) => {
-                    counts.unsupported.push(format!("{name}, {entry}: {}", error.to_string().lines().next().unwrap_or_default()));
+                    counts.unsupported.push(format!(
+                        "{name}, {entry}: {}",
+                        error.to_string().lines().next().unwrap_or_default()
+                    ));
                     continue;
                 }
             };
-            if let Err(error) = kernel.to_spirv(&SpirvOptions { version: (1, 5), ..SpirvOptions::default() }) {
+            if let Err(error) = kernel.to_spirv(&SpirvOptions { version: (1, 5), ..SpirvOptions::default() })
+            {
                 counts.failures.push(format!("{name}, {entry}: {error}"));
             }
             let source = match kernel.to_cuda(&CudaOptions::default()) {

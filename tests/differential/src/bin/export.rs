@@ -1,6 +1,7 @@
 //! Writes the edge tables and random programs, with the results of the Vulkan device, for a machine with an NVIDIA GPU.
 //!
-//! `export FOLDER COUNT` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares.
+//! `export FOLDER COUNT` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER speed`
+//! writes the kernels in `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -14,6 +15,7 @@ use onebuf_differential::{
     tables,
     vulkan::Runner,
 };
+use onebuf_wgsl::{Bounds, CudaOptions, CudaParam, Module};
 use serde_json::{Value as Json, json};
 
 /// Programs in one file.
@@ -22,9 +24,13 @@ const BATCH: usize = 50;
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1);
     let folder = arguments.next().context("usage: export FOLDER COUNT")?;
-    let count: u64 = arguments.next().context("usage: export FOLDER COUNT")?.parse()?;
+    let count = arguments.next().context("usage: export FOLDER COUNT")?;
     let folder = Path::new(&folder);
     fs::create_dir_all(folder)?;
+    if count == "speed" {
+        return export_speed(folder);
+    }
+    let count: u64 = count.parse()?;
     fs::write(folder.join("prelude.cuh"), onebuf_wgsl::cuda_prelude())?;
     let mut runner = Runner::open()?;
     export_tables(folder, &mut runner)?;
@@ -110,6 +116,42 @@ fn write(path: &Path, cases: &[&Case], outcomes: &[Outcome], extras: Vec<Json>) 
     }
     let file = json!({ "source": batch.kernels, "programs": programs });
     fs::write(path, serde_json::to_vec(&file)?)?;
+    Ok(())
+}
+
+fn export_speed(folder: &Path) -> Result<()> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/speed");
+    let mut kernels = Vec::new();
+    for entry in fs::read_dir(&sources)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "wgsl") {
+            continue;
+        }
+        let module = Module::parse(&fs::read_to_string(&path)?)?;
+        let kernel = module.specialize(None, &[])?;
+        let mut object = json!({
+            "name": path.file_stem().map(|stem| stem.to_string_lossy()),
+            "hand": { "source": fs::read_to_string(path.with_extension("cu"))?, "kernel": "hand" },
+        });
+        for (name, bounds) in [("checked", Bounds::Checked), ("unchecked", Bounds::Unchecked)] {
+            let source = kernel.to_cuda(&CudaOptions { bounds, ..CudaOptions::default() })?;
+            let params: Vec<Json> = source
+                .params
+                .iter()
+                .map(|param| match *param {
+                    CudaParam::Buffer { binding } => json!(["buffer", binding]),
+                    CudaParam::Length { binding } => {
+                        json!(["length", binding, kernel.interface().bindings[binding].stride_bytes])
+                    }
+                    CudaParam::Immediates { size_bytes } => json!(["immediates", size_bytes]),
+                    _ => json!(["none"]),
+                })
+                .collect();
+            object[name] = json!({ "source": source.code(), "kernel": source.kernel_name, "params": params });
+        }
+        kernels.push(object);
+    }
+    fs::write(folder.join("speed.json"), serde_json::to_vec(&kernels)?)?;
     Ok(())
 }
 
