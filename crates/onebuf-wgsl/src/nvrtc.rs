@@ -16,8 +16,14 @@ use crate::CudaSource;
 /// The variable that names the library, before the usual names are tried.
 pub const PATH_VARIABLE: &str = "ONEBUF_NVRTC";
 
-const USUAL_NAMES: [&str; 6] =
-    ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "libnvrtc.so.11.2"];
+const USUAL_NAMES: [&str; 6] = [
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so",
+    "nvrtc64_130_0.dll",
+    "nvrtc64_120_0.dll",
+    "libnvrtc.so.11.2",
+];
 
 /// Why NVRTC could not be used, or what it refused.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -153,7 +159,12 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`NvrtcError::Compile`] with NVRTC's messages.
-    pub fn compile(&self, source: &CudaSource, architecture: &str, more: &[&str]) -> Result<Compiled, NvrtcError> {
+    pub fn compile(
+        &self,
+        source: &CudaSource,
+        architecture: &str,
+        more: &[&str],
+    ) -> Result<Compiled, NvrtcError> {
         let mut options = source.nvrtc_options();
         options.extend_from_slice(more);
         self.compile_text(&source.code(), &source.kernel_name, architecture, &options)

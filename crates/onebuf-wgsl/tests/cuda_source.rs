@@ -41,7 +41,8 @@ fn parameters_are_described_in_order() {
     );
     assert_eq!(source.kernel_name, "kernel_main");
     assert_eq!((source.static_shared_bytes, source.dynamic_shared_bytes), (64, 0));
-    let unchecked = kernel.to_cuda(&CudaOptions { bounds: Bounds::Unchecked, ..CudaOptions::default() }).unwrap();
+    let unchecked =
+        kernel.to_cuda(&CudaOptions { bounds: Bounds::Unchecked, ..CudaOptions::default() }).unwrap();
     assert!(source.kernel.contains("< s_length") && !unchecked.kernel.contains("< s_length"));
 }
 

@@ -1,17 +1,12 @@
 //! Expressions: values, and the places that pointers point to.
 
 use naga::{
-    AddressSpace, Arena, BinaryOperator as Op, Expression, GatherMode, Handle, Literal, MathFunction, RelationalFunction,
-    Scalar, ScalarKind, SwizzleComponent, TypeInner, UnaryOperator,
+    AddressSpace, Arena, BinaryOperator as Op, Expression, GatherMode, Handle, Literal, MathFunction,
+    RelationalFunction, Scalar, ScalarKind, SwizzleComponent, TypeInner, UnaryOperator,
     proc::{BoundsCheckPolicy, IndexableLength, NameKey, index::GuardedIndex},
 };
 
-use super::{
-    Fault, builtins,
-    function::FunctionWriter,
-    literal::literal,
-    module::ModuleWriter,
-};
+use super::{Fault, builtins, function::FunctionWriter, literal::literal, module::ModuleWriter};
 
 const COMPONENTS: [&str; 4] = ["x", "y", "z", "w"];
 
@@ -34,7 +29,9 @@ impl<'a> ModuleWriter<'a> {
         self.constant_form(handle, arena, &|operand| self.constant_expression(operand), &|handle| {
             Ok(naga_type_of_constant(self, handle, arena))
         })
-        .unwrap_or_else(|| Err(Fault(format!("the constant expression {:?} is not evaluated", arena[handle]))))
+        .unwrap_or_else(|| {
+            Err(Fault(format!("the constant expression {:?} is not evaluated", arena[handle])))
+        })
     }
 
     /// The forms that constants and other expressions share; `None` for the others.
@@ -54,7 +51,10 @@ impl<'a> ModuleWriter<'a> {
                 },
                 Expression::ZeroValue(ty) => format!("{}{{}}", self.types.name(ty)?),
                 Expression::Compose { ty, ref components } => {
-                    let values = components.iter().map(|component| operand(*component)).collect::<Result<Vec<_>, _>>()?;
+                    let values = components
+                        .iter()
+                        .map(|component| operand(*component))
+                        .collect::<Result<Vec<_>, _>>()?;
                     let name = self.types.name(ty)?;
                     match self.ir.types[ty].inner {
                         TypeInner::Array { .. } => format!("{name}{{{{{{{}}}}}}}", values.join("}, {")),
@@ -80,7 +80,11 @@ impl<'a> ModuleWriter<'a> {
 }
 
 /// The scalar type of a constant, where it is one.
-fn naga_type_of_constant(writer: &ModuleWriter<'_>, handle: Handle<Expression>, arena: &Arena<Expression>) -> Option<Scalar> {
+fn naga_type_of_constant(
+    writer: &ModuleWriter<'_>,
+    handle: Handle<Expression>,
+    arena: &Arena<Expression>,
+) -> Option<Scalar> {
     match arena[handle] {
         Expression::Literal(value) => Some(value.scalar()),
         Expression::ZeroValue(ty) => writer.ir.types[ty].inner.scalar(),
@@ -118,15 +122,18 @@ impl FunctionWriter<'_, '_> {
             }
             Expression::AccessIndex { base, index } => self.member(&self.value(base)?, base, index),
             Expression::Swizzle { size, vector, pattern } => {
-                let components: Vec<String> =
-                    pattern[..size as usize].iter().map(|component: &SwizzleComponent| (*component as u8).to_string()).collect();
+                let components: Vec<String> = pattern[..size as usize]
+                    .iter()
+                    .map(|component: &SwizzleComponent| (*component as u8).to_string())
+                    .collect();
                 Ok(format!("wg_swizzle<{}>({})", components.join(", "), self.value(vector)?))
             }
             Expression::Load { pointer } => self.load(pointer),
             Expression::Unary { op, expr } => self.unary(op, expr),
             Expression::Binary { op, left, right } => self.binary(op, left, right),
             Expression::Select { condition, accept, reject } => {
-                let (condition_text, accept, reject) = (self.value(condition)?, self.value(accept)?, self.value(reject)?);
+                let (condition_text, accept, reject) =
+                    (self.value(condition)?, self.value(accept)?, self.value(reject)?);
                 Ok(match *self.inner(condition) {
                     TypeInner::Vector { .. } => format!("wg_select({condition_text}, {accept}, {reject})"),
                     _ => format!("({condition_text} ? {accept} : {reject})"),
@@ -200,7 +207,9 @@ impl FunctionWriter<'_, '_> {
             Op::And if scalars && plain_arithmetic => "&",
             Op::ExclusiveOr if scalars && plain_arithmetic => "^",
             Op::InclusiveOr if scalars && plain_arithmetic => "|",
-            Op::ShiftLeft | Op::ShiftRight if scalars && plain_arithmetic && self.is_shift_within(left_inner, right) => {
+            Op::ShiftLeft | Op::ShiftRight
+                if scalars && plain_arithmetic && self.is_shift_within(left_inner, right) =>
+            {
                 if op == Op::ShiftLeft { "<<" } else { ">>" }
             }
             _ => return Ok(format!("{}({left_text}, {right_text})", builtins::operator_function(op))),
@@ -263,7 +272,9 @@ impl FunctionWriter<'_, '_> {
         match self.check(access) {
             Some(check) if check.policy == BoundsCheckPolicy::Restrict => match check.length {
                 IndexableLength::Known(length) => Ok(format!("wg_clamp_index({text}, {length}u)")),
-                IndexableLength::Dynamic => Err(Fault("a runtime-sized array outside of a buffer".to_owned())),
+                IndexableLength::Dynamic => {
+                    Err(Fault("a runtime-sized array outside of a buffer".to_owned()))
+                }
             },
             _ => Ok(text),
         }
@@ -285,7 +296,8 @@ impl FunctionWriter<'_, '_> {
                 format!("{base_text}.{}", self.module.names.get(NameKey::StructMember(ty, index)))
             }
             TypeInner::Vector { .. } | TypeInner::ValuePointer { .. } => {
-                let component = COMPONENTS.get(index as usize).ok_or_else(|| Fault("a fifth component".to_owned()))?;
+                let component =
+                    COMPONENTS.get(index as usize).ok_or_else(|| Fault("a fifth component".to_owned()))?;
                 format!("{base_text}.{component}")
             }
             _ => format!("{base_text}[{index}u]"),
@@ -301,7 +313,11 @@ impl FunctionWriter<'_, '_> {
             Expression::AccessIndex { base, index } => self.member(&self.place(base)?, base, index),
             Expression::Access { base, index } => {
                 let (text, index) = (self.place(base)?, self.checked_index(pointer, index)?);
-                Ok(if self.is_vector(base) { format!("wg_at({text}, {index})") } else { format!("{text}[{index}]") })
+                Ok(if self.is_vector(base) {
+                    format!("wg_at({text}, {index})")
+                } else {
+                    format!("{text}[{index}]")
+                })
             }
             ref other => Err(Fault(format!("no place for the pointer {other:?}"))),
         }
@@ -310,7 +326,9 @@ impl FunctionWriter<'_, '_> {
     /// Whether `pointer` points to a vector.
     fn is_vector(&self, pointer: Handle<Expression>) -> bool {
         match *self.inner(pointer) {
-            TypeInner::Pointer { base, .. } => matches!(self.module.ir.types[base].inner, TypeInner::Vector { .. }),
+            TypeInner::Pointer { base, .. } => {
+                matches!(self.module.ir.types[base].inner, TypeInner::Vector { .. })
+            }
             TypeInner::ValuePointer { size: Some(_), .. } => true,
             _ => false,
         }

@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use naga::{
     AddressSpace, Expression, Function, GlobalVariable, Handle, LocalVariable, TypeInner,
-    proc::{BoundsCheckPolicy, IndexableLength, NameKey, index::{GuardedIndex, access_needs_check}},
+    proc::{
+        BoundsCheckPolicy, IndexableLength, NameKey,
+        index::{GuardedIndex, access_needs_check},
+    },
     valid::FunctionInfo,
 };
 
@@ -62,7 +65,9 @@ impl<'a, 'm> FunctionWriter<'a, 'm> {
         };
         for (handle, expression) in function.expressions.iter() {
             if let Expression::Access { index, .. } = *expression
-                && writer.check(handle).is_some_and(|check| check.policy == BoundsCheckPolicy::ReadZeroSkipWrite)
+                && writer
+                    .check(handle)
+                    .is_some_and(|check| check.policy == BoundsCheckPolicy::ReadZeroSkipWrite)
             {
                 writer.guarded.insert(index);
             }
@@ -156,7 +161,9 @@ impl<'a, 'm> FunctionWriter<'a, 'm> {
         }
         let length = access_needs_check(base, index, self.module.ir, &self.function.expressions, self.info)?;
         let policy = match self.inner(base).pointer_space() {
-            Some(AddressSpace::Storage { .. } | AddressSpace::Uniform) => BoundsCheckPolicy::ReadZeroSkipWrite,
+            Some(AddressSpace::Storage { .. } | AddressSpace::Uniform) => {
+                BoundsCheckPolicy::ReadZeroSkipWrite
+            }
             _ => BoundsCheckPolicy::Restrict,
         };
         Some(Check { index, length, policy })

@@ -7,8 +7,7 @@ use std::{
 
 use naga::{
     AddressSpace, Binding, BuiltIn, Constant, Expression, Function, GlobalVariable, Handle, TypeInner,
-    proc::NameKey,
-    valid::FunctionInfo,
+    proc::NameKey, valid::FunctionInfo,
 };
 use onebuf_core::kernel::{KernelInterface, Slot};
 
@@ -60,9 +59,15 @@ impl<'a> ModuleWriter<'a> {
             }
         }
         let is_table = |constant: &Constant| {
-            matches!(ir.types[constant.ty].inner, TypeInner::Array { .. }) && types.is_constant_initializer(constant.ty)
+            matches!(ir.types[constant.ty].inner, TypeInner::Array { .. })
+                && types.is_constant_initializer(constant.ty)
         };
-        let tables = ir.constants.iter().filter(|(_, constant)| is_table(constant)).map(|(handle, _)| handle).collect();
+        let tables = ir
+            .constants
+            .iter()
+            .filter(|(_, constant)| is_table(constant))
+            .map(|(handle, _)| handle)
+            .collect();
         let dynamic_shared = specialized.interface.workgroup_bytes > STATIC_SHARED_BYTES;
         Ok(ModuleWriter { ir, options, names, types, tables, specialized, lengths, dynamic_shared })
     }
@@ -102,7 +107,11 @@ impl<'a> ModuleWriter<'a> {
             if !text.is_empty() {
                 text.push_str(" + ");
             }
-            _ = if factor == 1 { write!(text, "threadIdx.{axis}") } else { write!(text, "{factor}u * threadIdx.{axis}") };
+            _ = if factor == 1 {
+                write!(text, "threadIdx.{axis}")
+            } else {
+                write!(text, "{factor}u * threadIdx.{axis}")
+            };
         };
         if y > 1 {
             term(x, "y");
@@ -122,7 +131,10 @@ impl<'a> ModuleWriter<'a> {
     }
 
     /// The variables of the module that `info`'s function and those it calls use.
-    fn used(&self, info: &'a FunctionInfo) -> impl Iterator<Item = (Handle<GlobalVariable>, &'a GlobalVariable)> {
+    fn used(
+        &self,
+        info: &'a FunctionInfo,
+    ) -> impl Iterator<Item = (Handle<GlobalVariable>, &'a GlobalVariable)> {
         self.ir.global_variables.iter().filter(|(handle, _)| !info[*handle].is_empty())
     }
 
@@ -158,7 +170,9 @@ impl<'a> ModuleWriter<'a> {
                     parameters.push(format!("{} *{name}", self.buffer_type(handle, variable)?));
                     parameters.extend(self.lengths.get(&handle).map(|length| format!("u32 {length}")));
                 }
-                AddressSpace::Immediate => parameters.push(format!("const {} &{name}", self.types.name(variable.ty)?)),
+                AddressSpace::Immediate => {
+                    parameters.push(format!("const {} &{name}", self.types.name(variable.ty)?))
+                }
                 _ => {}
             }
         }
@@ -169,7 +183,11 @@ impl<'a> ModuleWriter<'a> {
     }
 
     /// The type behind a buffer's pointer: `const` where the kernel only reads it.
-    fn buffer_type(&self, handle: Handle<GlobalVariable>, variable: &GlobalVariable) -> Result<String, Fault> {
+    fn buffer_type(
+        &self,
+        handle: Handle<GlobalVariable>,
+        variable: &GlobalVariable,
+    ) -> Result<String, Fault> {
         let entry = self.specialized.info.get_entry_point(0);
         let writes = entry[handle].contains(naga::valid::GlobalUse::WRITE);
         Ok(format!("{}{}", if writes { "" } else { "const " }, self.types.name(variable.ty)?))
@@ -213,7 +231,12 @@ impl<'a> ModuleWriter<'a> {
         if self.dynamic_shared {
             out.push_str("struct wg_Workgroup {\n");
             for (handle, variable) in &variables {
-                _ = writeln!(out, "    alignas(16) {} {};", self.types.name(variable.ty)?, self.global_name(*handle));
+                _ = writeln!(
+                    out,
+                    "    alignas(16) {} {};",
+                    self.types.name(variable.ty)?,
+                    self.global_name(*handle)
+                );
             }
             out.push_str(
                 "};\nextern __shared__ vec4<u32> wg_dynamic[];\n\
@@ -232,7 +255,9 @@ impl<'a> ModuleWriter<'a> {
     fn write_private_memory(&self, info: &'a FunctionInfo, out: &mut String) -> Result<(), Fault> {
         if self.uses_private(info) {
             out.push_str("struct wg_Private {\n");
-            for (handle, variable) in self.used(info).filter(|(_, variable)| variable.space == AddressSpace::Private) {
+            for (handle, variable) in
+                self.used(info).filter(|(_, variable)| variable.space == AddressSpace::Private)
+            {
                 _ = writeln!(out, "    {} {};", self.types.name(variable.ty)?, self.global_name(handle));
             }
             out.push_str("};\n\n");
@@ -265,7 +290,8 @@ impl<'a> ModuleWriter<'a> {
             _ = writeln!(out, "// Line {}.", place.line);
         }
         _ = writeln!(out, "WG {result} {}({}) {{", self.function_name(handle), parameters.join(", "));
-        let mut writer = FunctionWriter::new(self, function, info, Which::Function(handle), shared_operations);
+        let mut writer =
+            FunctionWriter::new(self, function, info, Which::Function(handle), shared_operations);
         writer.locals()?;
         writer.block(&function.body)?;
         out.push_str(&writer.out);
@@ -305,14 +331,19 @@ impl<'a> ModuleWriter<'a> {
         let (mut texts, mut params) = (Vec::new(), Vec::new());
         for (index, binding) in self.interface().bindings.iter().enumerate() {
             let at_slot = |variable: &GlobalVariable| {
-                let slot = variable.binding.map(|binding| Slot { group: binding.group, binding: binding.binding });
+                let slot =
+                    variable.binding.map(|binding| Slot { group: binding.group, binding: binding.binding });
                 slot == Some(binding.slot)
             };
             let (handle, variable) = self
                 .used(info)
                 .find(|(_, variable)| at_slot(variable))
                 .ok_or_else(|| Fault(format!("no variable at {}", binding.slot)))?;
-            texts.push(format!("{} *__restrict__ {}", self.buffer_type(handle, variable)?, self.global_name(handle)));
+            texts.push(format!(
+                "{} *__restrict__ {}",
+                self.buffer_type(handle, variable)?,
+                self.global_name(handle)
+            ));
             params.push(CudaParam::Buffer { binding: index });
             if let Some(length) = self.lengths.get(&handle) {
                 texts.push(format!("u32 {length}"));
@@ -347,7 +378,11 @@ impl<'a> ModuleWriter<'a> {
         let mut zeroed = false;
         for (handle, _) in self.used(info).filter(|(_, variable)| variable.space == AddressSpace::WorkGroup) {
             let place = self.global_place(handle);
-            writer.line(&format!("wg_zero({place}, {}, {}u);", self.thread(), self.interface().invocations()));
+            writer.line(&format!(
+                "wg_zero({place}, {}, {}u);",
+                self.thread(),
+                self.interface().invocations()
+            ));
             zeroed = true;
         }
         if zeroed {
@@ -355,7 +390,9 @@ impl<'a> ModuleWriter<'a> {
         }
         if self.uses_private(info) {
             let mut values = Vec::new();
-            for (_, variable) in self.used(info).filter(|(_, variable)| variable.space == AddressSpace::Private) {
+            for (_, variable) in
+                self.used(info).filter(|(_, variable)| variable.space == AddressSpace::Private)
+            {
                 values.push(match variable.init {
                     Some(init) => self.constant_expression(init)?,
                     None => format!("{}{{}}", self.types.name(variable.ty)?),
@@ -371,8 +408,10 @@ impl<'a> ModuleWriter<'a> {
                 (None, TypeInner::Struct { members, .. }) => {
                     let mut values = Vec::new();
                     for member in members {
-                        let binding =
-                            member.binding.as_ref().ok_or_else(|| Fault("an argument without a binding".to_owned()))?;
+                        let binding = member
+                            .binding
+                            .as_ref()
+                            .ok_or_else(|| Fault("an argument without a binding".to_owned()))?;
                         values.push(self.built_in(binding)?);
                     }
                     format!("{ty}({})", values.join(", "))

@@ -14,7 +14,9 @@ pub(super) fn visit(expression: &Expression, mut visit: impl FnMut(Handle<Expres
         Expression::Splat { value, .. } => visit(value),
         Expression::Swizzle { vector, .. } => visit(vector),
         Expression::Load { pointer } => visit(pointer),
-        Expression::Unary { expr, .. } | Expression::As { expr, .. } | Expression::ArrayLength(expr) => visit(expr),
+        Expression::Unary { expr, .. } | Expression::As { expr, .. } | Expression::ArrayLength(expr) => {
+            visit(expr)
+        }
         Expression::Binary { left, right, .. } => {
             visit(left);
             visit(right);

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use naga::{AtomicFunction, Barrier, Block, CollectiveOperation, Expression, GatherMode, Handle, Statement, SwitchValue};
+use naga::{
+    AtomicFunction, Barrier, Block, CollectiveOperation, Expression, GatherMode, Handle, Statement,
+    SwitchValue,
+};
 
 use super::{
     Fault, builtins,
@@ -72,12 +75,18 @@ impl FunctionWriter<'_, '_> {
                 Ok(())
             }
             Statement::MemoryBarrier(barrier) => {
-                let fence = if barrier.contains(Barrier::STORAGE) { "__threadfence();" } else { "__threadfence_block();" };
+                let fence = if barrier.contains(Barrier::STORAGE) {
+                    "__threadfence();"
+                } else {
+                    "__threadfence_block();"
+                };
                 self.line(fence);
                 Ok(())
             }
             Statement::Store { pointer, value } => self.store(pointer, value),
-            Statement::Atomic { pointer, ref fun, value, result } => self.atomic(pointer, *fun, value, result),
+            Statement::Atomic { pointer, ref fun, value, result } => {
+                self.atomic(pointer, *fun, value, result)
+            }
             Statement::WorkGroupUniformLoad { pointer, result } => {
                 self.line("__syncthreads();");
                 let place = self.place(pointer)?;
@@ -107,10 +116,13 @@ impl FunctionWriter<'_, '_> {
                 let text = match (op, collective_op) {
                     (S::All | S::Any, _) => format!("{operation}({mask}, {argument})"),
                     (_, CollectiveOperation::Reduce) => format!("wg_reduce<{operation}>({mask}, {argument})"),
-                    (_, CollectiveOperation::InclusiveScan) => format!("wg_inclusive<{operation}>({mask}, {argument})"),
+                    (_, CollectiveOperation::InclusiveScan) => {
+                        format!("wg_inclusive<{operation}>({mask}, {argument})")
+                    }
                     (_, CollectiveOperation::ExclusiveScan) => {
                         let ty = self.type_name(result)?;
-                        let identity = if op == S::Mul { format!("wg_one<{ty}>()") } else { format!("{ty}{{}}") };
+                        let identity =
+                            if op == S::Mul { format!("wg_one<{ty}>()") } else { format!("{ty}{{}}") };
                         format!("wg_exclusive<{operation}>({mask}, {argument}, {identity})")
                     }
                 };
@@ -347,7 +359,11 @@ impl FunctionWriter<'_, '_> {
 
     /// The threads that take part in a subgroup operation.
     fn mask(&self, result: Handle<Expression>) -> String {
-        if self.shared_operations.contains(&result) { self.module.full_mask() } else { "__activemask()".to_owned() }
+        if self.shared_operations.contains(&result) {
+            self.module.full_mask()
+        } else {
+            "__activemask()".to_owned()
+        }
     }
 }
 

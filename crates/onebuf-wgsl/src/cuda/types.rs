@@ -69,7 +69,9 @@ impl<'a> Types<'a> {
         match self.ir.types[ty].inner {
             TypeInner::Atomic(_) | TypeInner::Array { size: ArraySize::Dynamic, .. } => true,
             TypeInner::Array { base, .. } => self.is_memory_only(base),
-            TypeInner::Struct { ref members, .. } => members.iter().any(|member| self.is_memory_only(member.ty)),
+            TypeInner::Struct { ref members, .. } => {
+                members.iter().any(|member| self.is_memory_only(member.ty))
+            }
             _ => false,
         }
     }
@@ -81,7 +83,9 @@ impl<'a> Types<'a> {
     /// The alignment that C++ gives to the type: as in WGSL, but for a vec3, which is three scalars.
     fn cpp_alignment(&self, ty: Handle<Type>) -> u32 {
         match self.ir.types[ty].inner {
-            TypeInner::Vector { size: naga::VectorSize::Tri, scalar: Scalar { width, .. } } => u32::from(width),
+            TypeInner::Vector { size: naga::VectorSize::Tri, scalar: Scalar { width, .. } } => {
+                u32::from(width)
+            }
             _ => self.alignment_bytes(ty),
         }
     }
@@ -132,7 +136,10 @@ impl<'a> Types<'a> {
             let member_type = self.name(member.ty)?;
             let natural = end.next_multiple_of(self.cpp_alignment(member.ty).max(1));
             if natural != member.offset {
-                let bytes = member.offset.checked_sub(end).ok_or_else(|| Fault(format!("`{name}` overlaps itself")))?;
+                let bytes = member
+                    .offset
+                    .checked_sub(end)
+                    .ok_or_else(|| Fault(format!("`{name}` overlaps itself")))?;
                 _ = writeln!(body, "    u8 wg_pad{paddings}[{bytes}];");
                 paddings += 1;
             }
@@ -149,7 +156,9 @@ impl<'a> Types<'a> {
         let runtime_sized = self.is_runtime_sized(handle);
         if !runtime_sized {
             if end.next_multiple_of(alignment) != span {
-                let bytes = span.checked_sub(end).ok_or_else(|| Fault(format!("`{name}` is larger than its size")))?;
+                let bytes = span
+                    .checked_sub(end)
+                    .ok_or_else(|| Fault(format!("`{name}` is larger than its size")))?;
                 _ = writeln!(body, "    u8 wg_pad{paddings}[{bytes}];");
             }
             _ = writeln!(asserts, "static_assert(sizeof({name}) == {span}, \"layout\");");

@@ -24,7 +24,8 @@ pub(super) struct Uniformity {
 
 /// Analyzes the entry point and every function, callers first. The last is the entry point.
 pub(super) fn analyze(ir: &Module) -> (Vec<Uniformity>, Uniformity) {
-    let entry = ir.entry_points.first().map(|entry| of_function(ir, &entry.function, true)).unwrap_or_default();
+    let entry =
+        ir.entry_points.first().map(|entry| of_function(ir, &entry.function, true)).unwrap_or_default();
     let mut divergent: HashSet<Handle<Function>> = entry.divergent_calls.clone();
     // Functions are stored callees first.
     let handles: Vec<Handle<Function>> = ir.functions.iter().map(|(handle, _)| handle).collect();
@@ -85,7 +86,11 @@ impl Pass<'_> {
     fn is_shared_leaf(&self, expression: Handle<Expression>) -> bool {
         match self.function.expressions[expression] {
             Expression::FunctionArgument(index) => {
-                let binding = self.function.arguments.get(index as usize).and_then(|argument| argument.binding.as_ref());
+                let binding = self
+                    .function
+                    .arguments
+                    .get(index as usize)
+                    .and_then(|argument| argument.binding.as_ref());
                 matches!(
                     binding,
                     Some(Binding::BuiltIn(
@@ -200,7 +205,8 @@ impl Pass<'_> {
                 let found = std::mem::take(&mut self.found);
                 let stays_together = self.leaves_together(body, true, &mut probe);
                 self.block(continuing, &mut probe);
-                let stays_together = stays_together && break_if.is_none_or(|condition| self.is_shared(condition));
+                let stays_together =
+                    stays_together && break_if.is_none_or(|condition| self.is_shared(condition));
                 self.found = found;
                 let mut inner = Flow { shared: flow.shared && stays_together, ..*flow };
                 self.block(body, &mut inner);

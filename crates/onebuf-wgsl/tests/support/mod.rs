@@ -22,8 +22,10 @@ pub fn corpus() -> Vec<(String, Specialized)> {
     };
     let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
     let kernels: Vec<_> = paths.iter().map(|path| (name(path), read(path))).collect();
-    let refused: Vec<_> =
-        kernels.iter().filter_map(|(name, kernel)| Some(format!("{name}: {}", kernel.as_ref().err()?))).collect();
+    let refused: Vec<_> = kernels
+        .iter()
+        .filter_map(|(name, kernel)| Some(format!("{name}: {}", kernel.as_ref().err()?)))
+        .collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
     kernels.into_iter().filter_map(|(name, kernel)| Some((name, kernel.ok()?))).collect()
 }
