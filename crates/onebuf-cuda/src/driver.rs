@@ -307,6 +307,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stderr)] // What was not tested is said.
     fn without_a_driver_the_backend_says_so() {
         // SAFETY: looks for the library, as above.
         if unsafe { sys::is_culib_present() } {

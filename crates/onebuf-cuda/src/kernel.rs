@@ -365,6 +365,7 @@ mod tests {
 
     /// With NVRTC at hand and no GPU, everything up to the driver is real.
     #[test]
+    #[allow(clippy::print_stderr)] // What was not tested is said.
     fn kernels_compile_up_to_the_driver() {
         let nvrtc = match nvrtc() {
             Ok(nvrtc) => nvrtc,

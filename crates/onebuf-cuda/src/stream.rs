@@ -82,6 +82,9 @@ struct State {
     look_at: usize,
 }
 
+/// Tickets of other streams, with an event of each.
+type Marks = SmallVec<[(Ticket, Arc<RawEvent>); 2]>;
+
 /// What a piece of work uses, to be kept until it is done.
 #[derive(Clone)]
 pub(crate) enum Keep {
@@ -256,8 +259,8 @@ impl StreamShared {
     }
 
     /// The events of other streams that work behind `after` must follow. This stream's own order does the rest.
-    fn foreign(&self, after: &[Ticket]) -> Result<SmallVec<[(Ticket, Arc<RawEvent>); 2]>> {
-        let mut events = SmallVec::new();
+    fn foreign(&self, after: &[Ticket]) -> Result<Marks> {
+        let mut events = Marks::new();
         for &ticket in after.iter().filter(|ticket| ticket.stream != self.id) {
             let follows = |known: &(StreamId, u64)| known.0 == ticket.stream && known.1 >= ticket.value;
             if self.state.lock().followed.iter().any(follows) {
@@ -481,6 +484,7 @@ impl Stream for CudaStream {
 }
 
 /// A piece of work that was checked, and is ready for the driver.
+#[allow(clippy::large_enum_variant)] // On the stack for one submission; a box would be an allocation a launch.
 enum Ready<'a> {
     Launch { code: &'a KernelCode, program: &'a Program, values: Values, launch: Launch<'a> },
     Copy { from: Part<'a>, to: Part<'a> },
