@@ -664,9 +664,11 @@ impl Device for FakeDevice {
                 }
                 Ok(Arc::new(FakeKernel { interface }))
             }
-            Some(KernelSource::SpirV(_, interface)) => {
-                Ok(Arc::new(FakeKernel { interface: (*interface).clone() }))
-            }
+            Some(
+                KernelSource::SpirV(_, interface)
+                | KernelSource::CudaC(_, interface)
+                | KernelSource::Ptx(_, interface),
+            ) => Ok(Arc::new(FakeKernel { interface: (*interface).clone() })),
             None => panic!("no source"),
         }
     }
