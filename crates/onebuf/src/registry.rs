@@ -96,42 +96,48 @@ impl Registry {
     }
 }
 
+/// CUDA comes before Vulkan, which serves the same GPUs.
 fn compiled_in() -> Vec<Arc<dyn Backend>> {
     vec![
+        #[cfg(feature = "cuda")]
+        absent::or("cuda", onebuf_cuda::Cuda::new(onebuf_cuda::CudaOptions::from_env())),
         #[cfg(feature = "vulkan")]
-        vulkan::backend(),
+        absent::or("vulkan", onebuf_vulkan::Vulkan::new(onebuf_vulkan::VulkanOptions::from_env())),
     ]
 }
 
-#[cfg(feature = "vulkan")]
-mod vulkan {
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+mod absent {
     use std::sync::Arc;
 
     use onebuf_core::backend::{Backend, Device};
     use onebuf_core::{Adapter, Error, Result};
-    use onebuf_vulkan::{Vulkan, VulkanOptions};
 
-    pub(super) fn backend() -> Arc<dyn Backend> {
-        match Vulkan::new(VulkanOptions::from_env()) {
-            Ok(vulkan) => Arc::new(vulkan),
-            Err(error) => Arc::new(Absent(error)),
+    /// A backend that cannot start: it answers everything with the reason.
+    struct Absent {
+        name: &'static str,
+        why: Error,
+    }
+
+    /// A backend as it started, or the reason in its place.
+    pub(super) fn or(name: &'static str, started: Result<impl Backend + 'static>) -> Arc<dyn Backend> {
+        match started {
+            Ok(backend) => Arc::new(backend),
+            Err(why) => Arc::new(Absent { name, why }),
         }
     }
 
-    /// The backend where it cannot start: it answers everything with the reason.
-    struct Absent(Error);
-
     impl Backend for Absent {
         fn name(&self) -> &'static str {
-            "vulkan"
+            self.name
         }
 
         fn adapters(&self) -> Result<Vec<Adapter>> {
-            Err(self.0.clone())
+            Err(self.why.clone())
         }
 
         fn open(&self, _: u32) -> Result<Arc<dyn Device>> {
-            Err(self.0.clone())
+            Err(self.why.clone())
         }
     }
 }
