@@ -130,7 +130,7 @@ fn descriptors_that_are_no_memory_are_refused() {
     on_every_device(|device| {
         let Some(memory) = exportable(device, 4096) else { return };
         let before = open_descriptors();
-        for wrong in 0..8 {
+        for wrong in (0..8).cycle().take(80) {
             let mut export = memory.export(HandleKind::OpaqueFd).unwrap();
             match wrong {
                 0 => export.fd = std::io::pipe().unwrap().0.into(),
@@ -145,7 +145,8 @@ fn descriptors_that_are_no_memory_are_refused() {
             let result = device.import(export);
             assert!(matches!(result, Err(Error::InvalidArgument(_))), "case {wrong}: {:?}", result.err());
         }
-        assert_eq!(open_descriptors(), before, "descriptors leaked");
+        // Other tests of this program open and close their own beside this.
+        assert!(open_descriptors() <= before + 4, "descriptors leaked");
     });
 }
 
