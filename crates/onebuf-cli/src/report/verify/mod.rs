@@ -2,6 +2,8 @@
 
 mod in_place;
 mod process;
+#[cfg(test)]
+mod tests;
 mod workgroup;
 
 use std::time::{Duration, Instant};
