@@ -22,6 +22,18 @@ use crate::stream::{self, StreamShared, VulkanStream};
 /// An open Vulkan device.
 pub struct VulkanDevice {
     pub(crate) shared: Arc<Shared>,
+    #[cfg(feature = "wgpu")]
+    pub(crate) outside: std::sync::OnceLock<Arc<StreamShared>>,
+}
+
+impl VulkanDevice {
+    pub(crate) fn new(shared: Arc<Shared>) -> VulkanDevice {
+        VulkanDevice {
+            shared,
+            #[cfg(feature = "wgpu")]
+            outside: std::sync::OnceLock::new(),
+        }
+    }
 }
 
 impl Drop for VulkanDevice {
