@@ -142,6 +142,40 @@ fn gathered_work_runs_without_a_further_call() {
 }
 
 #[test]
+fn each_launch_sees_its_own_uniforms() {
+    on_every_device(|device| {
+        let source = "
+            struct Params { add: u32, at: u32 }
+            @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @group(0) @binding(1) var<uniform> params: Params;
+            @compute @workgroup_size(64)
+            fn put(@builtin(local_invocation_index) i: u32) { out[params.at * 64u + i] = params.add + i; }";
+        let kernel = kernel(device, source, &[]);
+        let out = mapped(device, 200 * 256);
+        let uniforms: Vec<_> = (0..200u32)
+            .map(|i| {
+                let params = mapped(device, 16);
+                slice::<u32>(&params)[..2].copy_from_slice(&[i * 1000 + 7, i]);
+                params.flush(0, 16).unwrap();
+                params
+            })
+            .collect();
+        let stream = device.create_stream().unwrap();
+        for params in &uniforms {
+            let bindings = [whole(&out), Part { memory: params, offset_bytes: 0, size_bytes: 8 }];
+            let launch = Launch { kernel: &kernel, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
+            // Nothing is waited for: the launches write apart, and no barrier lies between them.
+            stream.submit(Work::Launch(launch), &[]).unwrap();
+        }
+        wait(device, stream.last());
+        out.invalidate(0, 200 * 256).unwrap();
+        for (i, &word) in slice::<u32>(&out).iter().enumerate() {
+            assert_eq!(word as usize, i / 64 * 1000 + 7 + i % 64, "launch {}, word {}", i / 64, i % 64);
+        }
+    });
+}
+
+#[test]
 fn streams_follow_each_other_through_tickets() {
     on_every_device(|device| {
         let y = mapped(device, 4096);
