@@ -60,7 +60,8 @@ use crate::error::driver;
 use crate::instance::Instance;
 use crate::shared::Shared;
 
-pub use device::VulkanDevice;
+pub use ash;
+pub use device::{Handles, VulkanDevice};
 pub use instance::VulkanOptions;
 
 /// The name in device ids.
