@@ -134,12 +134,13 @@ fn what_is_advertised_passes_and_has_figures() {
                 assert_eq!(verified["outcome"], "skipped", "{semantic}");
                 assert_eq!(verified["detail"], "not advertised");
             }
-            let tested = ["uma", "host-mapped", "host-import", "workgroup", "process"].contains(&name);
+            let tested =
+                ["unified", "uma", "host-mapped", "host-import", "workgroup", "process"].contains(&name);
             if claimed && tested && semantic["permitted"]["value"] != "no" {
                 assert_eq!(verified["outcome"], "passed", "{semantic}");
                 assert!(verified["ms"].as_f64().unwrap() > 0.0);
             }
-            let has_memory = ["uma", "host-mapped", "host-import", "process"].contains(&name);
+            let has_memory = ["unified", "uma", "host-mapped", "host-import", "process"].contains(&name);
             if claimed && has_memory {
                 assert!(cost["device_read_gbps"].is_number(), "{semantic}");
             } else {

@@ -41,7 +41,7 @@ fn bandwidths(device: &Device, semantic: Semantic) -> Result<Cost> {
     let bytes = size(device);
     let words = bytes / 4;
     let buffer = match semantic {
-        Semantic::Uma | Semantic::HostMapped => {
+        Semantic::Unified | Semantic::Uma | Semantic::HostMapped => {
             let asked = device.buffer::<u32>(words).require(semantic);
             match asked.host_in_place(HostAccess::ReadWrite).build() {
                 // A BAR: see the self-test.

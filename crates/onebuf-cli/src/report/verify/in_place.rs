@@ -1,4 +1,4 @@
-//! `uma`, `host-mapped`, `host-import`: CPU and device work on the same bytes in turn.
+//! `unified`, `uma`, `host-mapped`, `host-import`: CPU and device work on the same bytes in turn.
 //!
 //! A model of the memory is kept on the side. After each turn all of the memory is compared with it, so that a write
 //! that is lost, late or astray shows, whoever made it.

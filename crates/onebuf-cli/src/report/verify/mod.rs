@@ -106,7 +106,7 @@ pub(crate) fn here(test: &TestOf, validation: &Validation) -> crate::error::Resu
 
 fn test_of(semantic: Semantic, device: &Device) -> TestResult {
     match semantic {
-        Semantic::Uma | Semantic::HostMapped => in_place::mapped(device, semantic),
+        Semantic::Unified | Semantic::Uma | Semantic::HostMapped => in_place::mapped(device, semantic),
         Semantic::HostImport => in_place::imported(device),
         Semantic::Workgroup => workgroup::test(device),
         Semantic::Process => process::test(device),
