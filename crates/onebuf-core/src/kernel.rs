@@ -197,9 +197,9 @@ pub struct KernelInterface {
 }
 
 impl KernelInterface {
-    /// Invocations in one workgroup.
+    /// Invocations in one workgroup; `u64::MAX` where the product is past it.
     pub fn invocations(&self) -> u64 {
-        self.workgroup_size.iter().map(|&n| u64::from(n)).product()
+        self.workgroup_size.iter().fold(1, |product: u64, &size| product.saturating_mul(u64::from(size)))
     }
 
     /// Position in [`KernelInterface::bindings`] of the binding with this name.

@@ -65,8 +65,18 @@ fn every_variant_is_valid() {
         let kernel = Module::parse(source).unwrap().specialize(None, &[]).unwrap();
         for (version, environment) in [((1, 3), "vulkan1.1"), ((1, 5), "vulkan1.2"), ((1, 6), "vulkan1.3")] {
             for bounds in [Bounds::Checked, Bounds::Unchecked] {
-                for (wide_grid, debug_names) in [(false, true), (true, false), (true, true)] {
-                    let options = SpirvOptions { bounds, wide_grid, version, debug_names };
+                for (wide_grid, debug_names, by_device) in
+                    [(false, true, false), (true, false, false), (true, true, true)]
+                {
+                    let (device_zeroes, device_checks_buffers) = (by_device, by_device);
+                    let options = SpirvOptions {
+                        bounds,
+                        wide_grid,
+                        version,
+                        debug_names,
+                        device_zeroes,
+                        device_checks_buffers,
+                    };
                     check(&kernel.to_spirv(&options).unwrap(), environment);
                 }
             }

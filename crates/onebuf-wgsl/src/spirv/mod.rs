@@ -34,11 +34,26 @@ pub struct SpirvOptions {
     pub version: (u8, u8),
     /// Keep the names of the source in the module, for debuggers and captures.
     pub debug_names: bool,
+    /// The device zeroes workgroup memory itself (Vulkan's `shaderZeroInitializeWorkgroupMemory`). Without it the kernel
+    /// begins with stores of whole variables, which drivers take apart word by word: lavapipe of Mesa 25.0 compiles an
+    /// array of 1024 words for 98 s that way, and for 0.2 s with the device's own zeroing.
+    pub device_zeroes: bool,
+    /// With [`Bounds::Checked`]: the device itself keeps accesses to buffers within the bound range (Vulkan's
+    /// `robustBufferAccess2`), so that the kernel checks only arrays of its own. Two to four times faster on software
+    /// drivers, where a check is a branch of every invocation.
+    pub device_checks_buffers: bool,
 }
 
 impl Default for SpirvOptions {
     fn default() -> Self {
-        SpirvOptions { bounds: Bounds::Checked, wide_grid: false, version: (1, 3), debug_names: false }
+        SpirvOptions {
+            bounds: Bounds::Checked,
+            wide_grid: false,
+            version: (1, 3),
+            debug_names: false,
+            device_zeroes: false,
+            device_checks_buffers: false,
+        }
     }
 }
 
@@ -103,6 +118,9 @@ impl Specialized {
         let mut flags = WriterFlags::empty();
         flags.set(WriterFlags::DEBUG, options.debug_names);
         let (index, buffer) = match options.bounds {
+            Bounds::Checked if options.device_checks_buffers => {
+                (BoundsCheckPolicy::Restrict, BoundsCheckPolicy::Unchecked)
+            }
             // naga 30 cannot skip an atomic operation, so where there are any it must clamp.
             Bounds::Checked if has_buffer_atomics(&self.ir) => {
                 (BoundsCheckPolicy::Restrict, BoundsCheckPolicy::Restrict)
@@ -129,7 +147,11 @@ impl Specialized {
                 image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
                 binding_array: BoundsCheckPolicy::Restrict,
             },
-            zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
+            zero_initialize_workgroup_memory: if options.device_zeroes {
+                ZeroInitializeWorkgroupMemoryMode::Native
+            } else {
+                ZeroInitializeWorkgroupMemoryMode::Polyfill
+            },
             force_loop_bounding: false,
             use_storage_input_output_16: false,
             debug_info: None,

@@ -1,0 +1,398 @@
+//! The contract that a backend keeps: [`Backend`], [`Device`], [`Memory`], [`Kernel`], [`Stream`], [`Graph`], [`Event`].
+//!
+//! All traits are object safe, since a program picks its device at run time; a virtual call costs nothing beside a
+//! launch. A backend never checks what was checked before it: sizes, limits, arguments and hazards are decided once,
+//! in the `onebuf` crate, by the pure functions of this crate. What a backend adds is the driver.
+//!
+//! # Division of work
+//!
+//! | decided by the caller | decided by the backend |
+//! |---|---|
+//! | placement ([`crate::placement::rank`]) | how memory of a kind is allocated and sub-allocated |
+//! | arguments ([`crate::args::check`]) | how bindings reach the driver |
+//! | which tickets work must follow ([`crate::hazard::Hazards`]) | barrier, semaphore or event that makes it so |
+//! | when the CPU may touch memory | flush and invalidation of the ranges it is told |
+//!
+//! # Rules for tickets
+//!
+//! - A stream's work starts in the order it was submitted. Ticket values of a stream grow.
+//! - `after` lists tickets of this device's streams, the stream's own among them. Work must see the effects of each.
+//!   Work that is *not* listed may overlap, also within the stream.
+//! - A ticket of a stream that is gone counts as done once its work has completed.
+//! - When [`Device::wait`] returns, the effects of the work are visible to the CPU, after [`Memory::invalidate`] where
+//!   memory is not coherent.
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::{Adapter, DeviceInfo, DeviceUuid};
+use crate::error::{Error, Result};
+use crate::hazard::{StreamId, Ticket};
+use crate::kernel::{KernelInterface, Override};
+use crate::profile::{DeviceProfile, HandleKind};
+use crate::report::SemanticFacts;
+
+/// A family of devices behind one driver API.
+pub trait Backend: Send + Sync {
+    /// The name in device ids: lower-case letters.
+    fn name(&self) -> &'static str;
+
+    /// Every device the driver shows, in its order, those that cannot be used with the reason.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] where the driver itself is missing or refuses.
+    fn adapters(&self) -> Result<Vec<Adapter>>;
+
+    /// Opens the device with this ordinal.
+    fn open(&self, ordinal: u32) -> Result<Arc<dyn Device>>;
+}
+
+/// An open device.
+pub trait Device: Any + Send + Sync {
+    /// Who it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Its memory as it stands now, budgets included.
+    fn profile(&self) -> DeviceProfile;
+
+    /// What the driver and the system say of every semantic, in the order of [`crate::Semantic::ALL`].
+    fn semantics(&self) -> Vec<SemanticFacts>;
+
+    /// Memory of one kind. Contents are unspecified, but zero where the memory is exportable.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] lets the caller try the next kind.
+    fn allocate(&self, request: &Allocation) -> Result<Arc<dyn Memory>>;
+
+    /// The `size_bytes` bytes at `pointer`, used by the device in place.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the device cannot, or refuses these pages.
+    ///
+    /// # Safety
+    /// The bytes stay valid and mapped until the returned memory is dropped, and nothing accesses them while work of
+    /// the device does, except through the same hazards. Pointer and size are multiples of
+    /// [`crate::Limits::host_import_alignment_bytes`].
+    #[allow(unsafe_code)] // A declaration: the obligation is the caller's, and this crate has no unsafe block.
+    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>>;
+
+    /// Memory that another process, or another API, exported.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the description does not fit the object or the device.
+    fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
+        let what = format!("import of {}", export.handle.name());
+        Err(Error::unsupported(what, "this backend cannot import memory"))
+    }
+
+    /// A kernel, compiled.
+    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>>;
+
+    /// A new stream.
+    fn create_stream(&self) -> Result<Arc<dyn Stream>>;
+
+    /// A graph of these nodes. `after` of a node names earlier nodes whose effects it must see.
+    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>>;
+
+    /// Whether a ticket is reached. Work that was gathered and not yet handed to the driver is handed over first.
+    fn is_done(&self, ticket: Ticket) -> Result<bool>;
+
+    /// Waits until every ticket is reached.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when the time limit passes first; [`Error::DeviceLost`].
+    fn wait(&self, tickets: &[Ticket], limit: Option<Duration>) -> Result<()>;
+
+    /// Memory in use.
+    fn memory_stats(&self) -> MemoryStats;
+
+    /// For backend-specific extensions, such as wgpu interop.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A request for memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Index into [`DeviceProfile::memory`].
+    pub kind: usize,
+    /// Size in bytes, at least 1.
+    pub size_bytes: u64,
+    /// Must be exportable: an allocation of its own, zeroed.
+    pub exportable: bool,
+    /// The CPU will map it.
+    pub mapped: bool,
+}
+
+/// Bytes on a device.
+///
+/// Dropping it while work uses it is allowed: a backend keeps what its queued work needs.
+pub trait Memory: Any + Send + Sync {
+    /// Size in bytes, at least what was asked.
+    fn size_bytes(&self) -> u64;
+
+    /// Where the CPU sees it, for as long as the memory lives. `None` where the CPU does not.
+    fn host_pointer(&self) -> Option<NonNull<u8>>;
+
+    /// Makes CPU writes to a range visible to work that is submitted later. Widens the range to whole atoms.
+    fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()>;
+
+    /// Makes completed device writes to a range visible to the CPU. Widens the range to whole atoms.
+    fn invalidate(&self, offset_bytes: u64, size_bytes: u64) -> Result<()>;
+
+    /// A handle by which another process or API can open the same bytes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the memory was not allocated to be exported.
+    fn export(&self, handle: HandleKind) -> Result<Export> {
+        Err(Error::unsupported(
+            format!("export as {}", handle.name()),
+            "the buffer was not made to be shared; build it with `.share(Share::Process)`",
+        ))
+    }
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// An exported memory object: the descriptor and what an importer must check it against.
+#[derive(Debug)]
+pub struct Export {
+    /// The object.
+    pub fd: OwnedFd,
+    /// What sort of descriptor it is.
+    pub handle: HandleKind,
+    /// Size in bytes of the whole allocation.
+    pub allocation_bytes: u64,
+    /// Size in bytes of the buffer in it.
+    pub size_bytes: u64,
+    /// Index into [`DeviceProfile::memory`] of the exporting device.
+    pub kind: usize,
+    /// The device that it lies on, where it has an identity.
+    pub device: Option<DeviceUuid>,
+    /// The driver's identity: an opaque fd means nothing to another one.
+    pub driver: [u8; 16],
+}
+
+/// A kernel to compile. The sources are alternatives; a backend takes the first it understands.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelRequest<'a> {
+    /// One or more sources.
+    pub sources: &'a [KernelSource<'a>],
+    /// The entry point; `None` where the source has only one.
+    pub entry: Option<&'a str>,
+    /// Values of overrides.
+    pub overrides: &'a [Override],
+    /// What happens to accesses out of range.
+    pub bounds: Bounds,
+}
+
+/// A kernel's source.
+#[derive(Clone, Copy, Debug)]
+pub enum KernelSource<'a> {
+    /// WGSL, for every backend.
+    Wgsl(&'a str),
+    /// SPIR-V words, for Vulkan, with the interface that WGSL would have given. Overrides are not applied.
+    SpirV(&'a [u32], &'a KernelInterface),
+    /// CUDA C++, for CUDA, with the interface that WGSL would have given. Overrides are not applied, and nothing checks
+    /// accesses. [`KernelInterface::entry`] is an `extern "C" __global__` function, and its parameters are:
+    ///
+    /// 1. for each of [`KernelInterface::bindings`], in order, a pointer to the first byte that is bound;
+    /// 2. where [`KernelInterface::immediate_bytes`] is not 0, the immediates, by value: one struct, or one scalar.
+    ///
+    /// Workgroup memory past what the function declares itself, up to [`KernelInterface::workgroup_bytes`], is given as
+    /// dynamic shared memory (`extern __shared__`). An array's length is no parameter: pass it in the immediates.
+    CudaC(&'a str, &'a KernelInterface),
+    /// PTX text, for CUDA, with an entry whose parameters are those of [`KernelSource::CudaC`].
+    Ptx(&'a str, &'a KernelInterface),
+}
+
+impl KernelSource<'_> {
+    /// The language's name, for messages.
+    pub fn language(&self) -> &'static str {
+        match self {
+            KernelSource::Wgsl(_) => "WGSL",
+            KernelSource::SpirV(..) => "SPIR-V",
+            KernelSource::CudaC(..) => "CUDA C++",
+            KernelSource::Ptx(..) => "PTX",
+        }
+    }
+}
+
+impl KernelRequest<'_> {
+    /// The error of a backend that understands none of the sources; `takes` are the languages that it does.
+    pub fn no_source_for(&self, backend: &str, takes: &str) -> Error {
+        let given: Vec<&str> = self.sources.iter().map(KernelSource::language).collect();
+        let given = if given.is_empty() { "no source".to_owned() } else { given.join(", ") };
+        Error::InvalidKernel {
+            message: format!("the kernel has {given}; the {backend} backend takes {takes}"),
+            line: None,
+        }
+    }
+}
+
+/// What happens to accesses out of range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bounds {
+    /// Reads give zero or some element of the same buffer; writes are dropped or land in the same buffer.
+    #[default]
+    Checked,
+    /// Nothing is checked. Such a kernel can read and write anything the device can; asking for it is `unsafe`.
+    Unchecked,
+}
+
+/// A compiled kernel.
+pub trait Kernel: Any + Send + Sync {
+    /// What it takes.
+    fn interface(&self) -> &KernelInterface;
+
+    /// Whether the driver's compilation was spared by a cache on disk; `None` where nobody can tell.
+    fn was_cached(&self) -> Option<bool> {
+        None
+    }
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A part of a memory object, borrowed.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    /// The memory.
+    pub memory: &'a Arc<dyn Memory>,
+    /// Where the part begins, in bytes.
+    pub offset_bytes: u64,
+    /// Its length in bytes.
+    pub size_bytes: u64,
+}
+
+/// A launch, checked.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub kernel: &'a Arc<dyn Kernel>,
+    /// The resources, in the order of [`KernelInterface::bindings`].
+    pub bindings: &'a [Part<'a>],
+    /// The immediate data.
+    pub immediates: &'a [u8],
+    /// Workgroups along x, y, z; each at least 1. A backend splits what the driver cannot take at once.
+    pub groups: [u32; 3],
+}
+
+/// A piece of work.
+#[derive(Clone, Copy)]
+pub enum Work<'a> {
+    /// Run a kernel.
+    Launch(Launch<'a>),
+    /// Copy bytes; both parts have the same size, and do not overlap.
+    Copy {
+        /// From here.
+        from: Part<'a>,
+        /// To here.
+        to: Part<'a>,
+    },
+    /// Fill with a 32-bit word; offset and size are multiples of 4 bytes.
+    Fill {
+        /// What is filled.
+        to: Part<'a>,
+        /// The word.
+        word: u32,
+    },
+}
+
+/// An ordered queue of work.
+///
+/// Dropping a stream hands its gathered work to the driver and does not wait for it.
+pub trait Stream: Any + Send + Sync {
+    /// Its identity.
+    fn id(&self) -> StreamId;
+
+    /// Queues work behind `after`. The work may be gathered and handed to the driver a little later, but always without
+    /// a further call.
+    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
+
+    /// Queues a whole graph behind `after`, and behind its own last replay.
+    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
+
+    /// Marks this point of the stream, behind all work it was given, with the device's clock.
+    fn event(&self) -> Result<Arc<dyn Event>>;
+
+    /// Hands gathered work to the driver.
+    fn flush(&self) -> Result<()>;
+
+    /// The ticket of the last work it was given.
+    fn last(&self) -> Ticket;
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A node of a graph.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    /// What it does.
+    pub work: Work<'a>,
+    /// Earlier nodes whose effects it must see, by position.
+    pub after: &'a [u32],
+}
+
+/// Work recorded once and replayed.
+pub trait Graph: Any + Send + Sync {
+    /// Number of nodes.
+    fn len(&self) -> usize;
+
+    /// True without nodes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Replaces the work of a node for later replays. Its place in the order stays.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there is no such node.
+    fn update(&self, node: usize, work: Work<'_>) -> Result<()>;
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A point in a stream with a time.
+pub trait Event: Any + Send + Sync {
+    /// The ticket that is reached with it.
+    fn ticket(&self) -> Ticket;
+
+    /// Nanoseconds of the device's clock from `start` to this event. Both must be reached, and of one device.
+    fn elapsed_ns(&self, start: &dyn Event) -> Result<u64>;
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Memory of one device that this process holds through one open device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryStats {
+    /// Bytes in live buffers.
+    pub live_bytes: u64,
+    /// Most bytes that were ever in live buffers at once.
+    pub peak_bytes: u64,
+    /// Live buffers.
+    pub buffers: u64,
+    /// Blocks taken from the driver.
+    pub blocks: u64,
+    /// Bytes taken from the driver.
+    pub block_bytes: u64,
+    /// The driver's budget for the process over the device's own heaps, in bytes, where it says.
+    pub budget_bytes: Option<u64>,
+}
+
+impl MemoryStats {
+    /// The part of the blocks that no buffer uses, from 0 to 1.
+    pub fn fragmentation(&self) -> f64 {
+        if self.block_bytes == 0 {
+            return 0.0;
+        }
+        1.0 - self.live_bytes.min(self.block_bytes) as f64 / self.block_bytes as f64
+    }
+}

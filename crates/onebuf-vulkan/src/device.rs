@@ -1,0 +1,98 @@
+//! The open device, as the contract has it.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use onebuf_core::backend::{
+    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Stream,
+};
+use onebuf_core::report::SemanticFacts;
+use onebuf_core::{DeviceInfo, DeviceProfile, Result, Ticket};
+
+use crate::graph::VulkanGraph;
+use crate::kernel::VulkanKernel;
+use crate::memory::VulkanMemory;
+use crate::semantics;
+use crate::shared::Shared;
+use crate::stream::{self, StreamShared, VulkanStream};
+
+/// An open Vulkan device.
+pub struct VulkanDevice {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for VulkanDevice {
+    /// Waits for the work of streams that were dropped before it was done.
+    fn drop(&mut self) {
+        self.shared.join_all();
+    }
+}
+
+impl Device for VulkanDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.physical.info
+    }
+
+    fn profile(&self) -> DeviceProfile {
+        self.shared.physical.profile(&self.shared.instance.raw)
+    }
+
+    fn semantics(&self) -> Vec<SemanticFacts> {
+        semantics::facts(&self.shared.physical, &self.profile())
+    }
+
+    fn allocate(&self, request: &Allocation) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(VulkanMemory::allocate(&self.shared, request)?))
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(VulkanMemory::import_host(&self.shared, pointer, size_bytes)?))
+    }
+
+    fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(VulkanMemory::import(&self.shared, export)?))
+    }
+
+    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(VulkanKernel::compile(&self.shared, request)?))
+    }
+
+    fn create_stream(&self) -> Result<Arc<dyn Stream>> {
+        Ok(Arc::new(VulkanStream { inner: StreamShared::create(&self.shared)? }))
+    }
+
+    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+        Ok(Arc::new(VulkanGraph::create(&self.shared, nodes)?))
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool> {
+        stream::is_done(&self.shared, ticket)
+    }
+
+    fn wait(&self, tickets: &[Ticket], limit: Option<Duration>) -> Result<()> {
+        stream::wait(&self.shared, tickets, limit)
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        let usage = &self.shared.usage;
+        let report = self.shared.allocator.lock().generate_report();
+        let profile = self.profile();
+        let budgets = profile.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.budget_bytes);
+        MemoryStats {
+            live_bytes: usage.live.load(Ordering::Relaxed),
+            peak_bytes: usage.peak.load(Ordering::Relaxed),
+            buffers: usage.buffers.load(Ordering::Relaxed),
+            blocks: report.blocks.len() as u64 + usage.dedicated.load(Ordering::Relaxed),
+            block_bytes: report.total_capacity_bytes + usage.dedicated_bytes.load(Ordering::Relaxed),
+            budget_bytes: budgets.sum::<Option<u64>>(),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,554 @@
+//! Streams: a queue, a timeline semaphore, and batches of work on their way to the driver.
+//!
+//! Each piece of work takes the next value of the stream; a batch signals the value of its last piece. So a ticket is
+//! reached when the semaphore has its value, and no table maps one to the other.
+//!
+//! **When work goes to the driver.** At once when the stream has nothing in flight. While it has, work is gathered, and
+//! goes as one submission when the driver is done with what it has (a thread of the stream sees to it), when somebody
+//! waits for it, or when [`BATCH`] pieces have come together. A submission costs 10 to 100 times what a launch costs to
+//! record.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ash::vk;
+use onebuf_core::backend::{Event, Graph, Stream, Work};
+use onebuf_core::{Error, Result, StreamId, Ticket};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use crate::event::{Timestamp, VulkanEvent};
+use crate::graph::{self, Recording};
+use crate::recorder::{self, Bound, Keep};
+use crate::shared::Shared;
+
+/// Pieces of work after which a batch goes to the driver even if the driver is busy.
+const BATCH: u32 = 512;
+
+/// A stream as its user holds it.
+pub(crate) struct VulkanStream {
+    pub(crate) inner: Arc<StreamShared>,
+}
+
+/// A stream as the device knows it. It outlives its user's handle until its work is done.
+pub(crate) struct StreamShared {
+    pub(crate) id: StreamId,
+    pub(crate) shared: Arc<Shared>,
+    queue: usize,
+    timeline: vk::Semaphore,
+    state: Mutex<State>,
+    /// The highest value that is known to be reached.
+    reached: AtomicU64,
+    pump: Mutex<Pump>,
+    pump_wakes: Condvar,
+}
+
+struct State {
+    /// The value of the newest piece of work.
+    last: u64,
+    /// The value of the newest batch that the driver has.
+    submitted: u64,
+    /// Work up to this value is seen by what is recorded next.
+    seen: u64,
+    /// The batch that is being recorded.
+    open: Option<Batch>,
+    in_flight: VecDeque<Batch>,
+    spare: Vec<Batch>,
+    bound: Bound,
+}
+
+/// A command buffer with all that its work needs.
+struct Batch {
+    pool: vk::CommandPool,
+    cmd: vk::CommandBuffer,
+    pieces: u32,
+    last: u64,
+    keep: Vec<Keep>,
+    /// A graph that is submitted in place of `cmd`.
+    graph: Option<Arc<Recording>>,
+    /// Other streams that the batch waits for, with the value of each.
+    waits: SmallVec<[(Arc<StreamShared>, u64); 2]>,
+}
+
+/// What the stream's own thread is asked to do.
+#[derive(Default)]
+struct Pump {
+    thread: Option<JoinHandle<()>>,
+    /// Work was gathered behind work in flight.
+    gathered: bool,
+    /// The user's handle is gone: finish and end.
+    ending: bool,
+}
+
+impl StreamShared {
+    pub(crate) fn create(shared: &Arc<Shared>) -> Result<Arc<StreamShared>> {
+        shared.check_alive()?;
+        let (timeline, value) = shared.take_timeline()?;
+        let stream = Arc::new(StreamShared {
+            id: StreamId::next(),
+            shared: shared.clone(),
+            queue: shared.next_queue(),
+            timeline,
+            state: Mutex::new(State {
+                last: value,
+                submitted: value,
+                seen: value,
+                open: None,
+                in_flight: VecDeque::new(),
+                spare: Vec::new(),
+                bound: Bound::default(),
+            }),
+            reached: AtomicU64::new(value),
+            pump: Mutex::default(),
+            pump_wakes: Condvar::new(),
+        });
+        let mut streams = shared.streams.write();
+        streams.retain(|_, stream| stream.strong_count() > 0);
+        streams.insert(stream.id, Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    /// Hands work to the driver until it has all up to `value`.
+    pub(crate) fn flush_to(&self, value: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.submitted < value { self.close(&mut state) } else { Ok(()) }
+    }
+
+    /// Whether the stream has reached a value.
+    pub(crate) fn is_reached(&self, value: u64) -> Result<bool> {
+        if self.reached.load(Ordering::Acquire) >= value {
+            return Ok(true);
+        }
+        // SAFETY: the semaphore is live.
+        let now = unsafe { self.shared.raw.get_semaphore_counter_value(self.timeline) }
+            .map_err(self.shared.fail("vkGetSemaphoreCounterValue"))?;
+        // A lost device may report any value; what it says is not trusted past what it was given.
+        self.reached.fetch_max(now, Ordering::AcqRel);
+        Ok(now >= value)
+    }
+
+    /// Makes room: drops what finished batches kept, and takes their command buffers back.
+    pub(crate) fn collect(&self) {
+        let mut done: SmallVec<[Vec<Keep>; 4]> = SmallVec::new();
+        let mut recordings: SmallVec<[Arc<Recording>; 2]> = SmallVec::new();
+        let mut state = self.state.lock();
+        let reached = self.reached.load(Ordering::Acquire);
+        while state.in_flight.front().is_some_and(|batch| batch.last <= reached) {
+            if let Some(mut batch) = state.in_flight.pop_front() {
+                done.push(std::mem::take(&mut batch.keep));
+                recordings.extend(batch.graph.take());
+                batch.waits.clear();
+                batch.pieces = 0;
+                state.spare.push(batch);
+            }
+        }
+        // What was kept is dropped without the lock: the last holder of a buffer frees it here.
+        drop(state);
+    }
+
+    /// Makes sure that what is recorded next sees `after`. Other streams' work goes to the driver first, since a
+    /// semaphore may be waited for on a queue only behind the submission that signals it.
+    fn follow(&self, after: &[Ticket]) -> Result<(MutexGuard<'_, State>, bool)> {
+        let mut foreign: SmallVec<[(Arc<StreamShared>, u64); 2]> = SmallVec::new();
+        let mut own = 0;
+        let mut gone = false;
+        for ticket in after {
+            if ticket.stream == self.id {
+                own = own.max(ticket.value);
+            } else if let Some(stream) = self.shared.stream(ticket.stream) {
+                stream.flush_to(ticket.value)?;
+                foreign.push((stream, ticket.value));
+            } else {
+                gone = true;
+            }
+        }
+        let mut state = self.state.lock();
+        if !foreign.is_empty() {
+            // Work that came earlier need not wait for the other stream.
+            self.close(&mut state)?;
+            self.open(&mut state)?.waits.extend(foreign);
+        }
+        let barrier = own > state.seen || gone;
+        Ok((state, barrier))
+    }
+
+    /// The batch that is being recorded.
+    fn open<'a>(&self, state: &'a mut State) -> Result<&'a mut Batch> {
+        if state.open.is_none() {
+            let mut batch = match state.spare.pop() {
+                Some(batch) => batch,
+                None => self.create_batch()?,
+            };
+            // SAFETY: the batch's work is done, or it is new.
+            let begun = unsafe {
+                let device = &self.shared.raw;
+                device.reset_command_pool(batch.pool, vk::CommandPoolResetFlags::empty()).and_then(|()| {
+                    let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
+                    device.begin_command_buffer(batch.cmd, &vk::CommandBufferBeginInfo::default().flags(once))
+                })
+            };
+            batch.pieces = 0;
+            if let Err(code) = begun {
+                state.spare.push(batch);
+                return Err(self.shared.fail("vkBeginCommandBuffer")(code));
+            }
+            state.bound.reset();
+            state.open = Some(batch);
+        }
+        state.open.as_mut().ok_or_else(|| Error::Busy("no batch is open".into()))
+    }
+
+    fn create_batch(&self) -> Result<Batch> {
+        let (pool, cmd) = create_commands(&self.shared, vk::CommandPoolCreateFlags::TRANSIENT)?;
+        Ok(Batch { pool, cmd, pieces: 0, last: 0, keep: Vec::new(), graph: None, waits: SmallVec::new() })
+    }
+
+    /// Hands the open batch, if there is one, to the driver.
+    fn close(&self, state: &mut State) -> Result<()> {
+        // A batch without work stays open, with what it waits for: a signal needs a value of its own.
+        let Some(mut batch) = state.open.take_if(|batch| batch.pieces > 0) else { return Ok(()) };
+        if state.bound.host_visible_writes {
+            recorder::host_barrier(&self.shared, batch.cmd);
+        }
+        batch.last = state.last;
+        // SAFETY: the command buffer records.
+        let ended = unsafe { self.shared.raw.end_command_buffer(batch.cmd) };
+        let result = ended
+            .map_err(self.shared.fail("vkEndCommandBuffer"))
+            .and_then(|()| self.submit_commands(&[batch.cmd], &batch, state.last));
+        self.keep_submitted(state, batch, result)
+    }
+
+    /// Remembers a batch that the driver took. One that it refused will never be reached: the stream's later work would
+    /// wait for ever, so the device counts as lost.
+    fn keep_submitted(&self, state: &mut State, batch: Batch, result: Result<()>) -> Result<()> {
+        if let Err(error) = result {
+            let lost = self.shared.lose(&format!("a submission failed: {error}"));
+            state.spare.push(batch);
+            return Err(lost);
+        }
+        state.submitted = batch.last;
+        state.in_flight.push_back(batch);
+        Ok(())
+    }
+
+    fn submit_commands(&self, commands: &[vk::CommandBuffer], batch: &Batch, signal: u64) -> Result<()> {
+        let waits: SmallVec<[vk::Semaphore; 4]> =
+            batch.waits.iter().map(|(stream, _)| stream.timeline).collect();
+        let wait_values: SmallVec<[u64; 4]> = batch.waits.iter().map(|(_, value)| *value).collect();
+        let stages: SmallVec<[vk::PipelineStageFlags; 4]> =
+            batch.waits.iter().map(|_| vk::PipelineStageFlags::ALL_COMMANDS).collect();
+        let (signals, signal_values) = ([self.timeline], [signal]);
+        let mut values = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&wait_values)
+            .signal_semaphore_values(&signal_values);
+        let info = vk::SubmitInfo::default()
+            .command_buffers(commands)
+            .wait_semaphores(&waits)
+            .wait_dst_stage_mask(&stages)
+            .signal_semaphores(&signals)
+            .push_next(&mut values);
+        let queue = self.shared.queues[self.queue].lock();
+        // SAFETY: the queue is locked; command buffers are complete, and all they use is kept by the batch, which
+        // outlives the work.
+        unsafe { self.shared.raw.queue_submit(*queue, &[info], vk::Fence::null()) }
+            .map_err(self.shared.fail("vkQueueSubmit"))
+    }
+
+    /// After work was recorded: hands it to the driver, or leaves it to be gathered.
+    fn settle(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Result<Ticket> {
+        let ticket = Ticket { stream: self.id, value: state.last };
+        let pieces = state.open.as_ref().map_or(0, |batch| batch.pieces);
+        let idle = pieces <= 1 && self.is_reached(state.submitted)?;
+        if idle || pieces >= BATCH {
+            self.close(&mut state)?;
+            let many = state.in_flight.len() > 4;
+            drop(state);
+            if many {
+                self.is_reached(u64::MAX)?;
+                self.collect();
+            }
+        } else if pieces == 1 {
+            drop(state);
+            self.wake_pump();
+        }
+        Ok(ticket)
+    }
+
+    /// Tells the stream's thread that work was gathered; starts it the first time.
+    fn wake_pump(self: &Arc<Self>) {
+        let mut pump = self.pump.lock();
+        pump.gathered = true;
+        self.start_pump(&mut pump);
+        self.pump_wakes.notify_one();
+    }
+
+    fn start_pump(self: &Arc<Self>, pump: &mut Pump) {
+        // A thread that ended early met an error; the next one meets it again, and whoever waits is told.
+        if pump.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let stream = self.clone();
+        let spawned =
+            std::thread::Builder::new().name("onebuf-stream".into()).spawn(move || stream.run_pump());
+        // Without a thread, gathered work goes at the next wait or flush.
+        match spawned {
+            Ok(thread) => pump.thread = Some(thread),
+            Err(error) => {
+                tracing::warn!(%error, "no thread for a stream; gathered work waits for the next flush")
+            }
+        }
+    }
+
+    /// The stream's thread: hands gathered work over when the driver has finished what it has; ends with the user's
+    /// handle, when all work is done.
+    fn run_pump(self: Arc<Self>) {
+        loop {
+            let mut pump = self.pump.lock();
+            while !pump.gathered && !pump.ending {
+                self.pump_wakes.wait(&mut pump);
+            }
+            pump.gathered = false;
+            let ending = pump.ending;
+            drop(pump);
+            let submitted = self.state.lock().submitted;
+            let result =
+                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|()| {
+                    if ending { self.wait_for(self.state.lock().submitted, None) } else { Ok(()) }
+                });
+            self.collect();
+            if let Err(error) = &result {
+                tracing::error!(%error, "a stream stopped");
+            }
+            if ending || result.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Blocks until a submitted value is reached.
+    fn wait_for(&self, value: u64, limit: Option<Duration>) -> Result<()> {
+        wait_all(&self.shared, &[self.timeline], &[value], limit)?;
+        self.reached.fetch_max(value, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Drop for StreamShared {
+    fn drop(&mut self) {
+        self.shared.streams.write().remove(&self.id);
+        let state = self.state.get_mut();
+        // The handle's drop leaves work in flight to the stream's thread. Without one, it ends here.
+        if !state.in_flight.is_empty() {
+            let _ = wait_all(&self.shared, &[self.timeline], &[state.submitted], None);
+        }
+        let batches = state.in_flight.drain(..).chain(state.spare.drain(..)).chain(state.open.take());
+        for batch in batches {
+            // SAFETY: the work is done, or the device lost.
+            unsafe { self.shared.raw.destroy_command_pool(batch.pool, None) };
+        }
+        self.shared.give_timeline(self.timeline, state.submitted);
+    }
+}
+
+impl Drop for VulkanStream {
+    fn drop(&mut self) {
+        if let Err(error) = self.inner.flush_to(u64::MAX) {
+            tracing::debug!(%error, "a stream was dropped with work that could not be submitted");
+        }
+        let submitted = self.inner.state.lock().submitted;
+        let busy = !self.inner.is_reached(submitted).unwrap_or(true);
+        self.inner.collect();
+        let mut pump = self.inner.pump.lock();
+        pump.ending = true;
+        if busy {
+            self.inner.start_pump(&mut pump);
+        }
+        self.inner.pump_wakes.notify_one();
+        let thread = pump.thread.take();
+        drop(pump);
+        // A thread that is left alone could be the one to destroy the device, while the process runs its exit handlers and
+        // the driver is half gone. So it is joined: here where it has nothing to wait for, else with the device.
+        if let Some(thread) = thread {
+            self.inner.shared.leave(thread, busy);
+        }
+    }
+}
+
+impl Stream for VulkanStream {
+    fn id(&self) -> StreamId {
+        self.inner.id
+    }
+
+    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+        let stream = &self.inner;
+        stream.shared.check_alive()?;
+        let (mut state, barrier) = stream.follow(after)?;
+        stream.open(&mut state)?;
+        let State { open, bound, last, seen, .. } = &mut *state;
+        let Some(batch) = open.as_mut() else { return Err(Error::Busy("no batch is open".into())) };
+        if barrier {
+            recorder::barrier(&stream.shared, batch.cmd);
+            *seen = *last;
+        }
+        recorder::record(&stream.shared, batch.cmd, &work, bound, &mut batch.keep)?;
+        batch.pieces += 1;
+        *last += 1;
+        stream.settle(state)
+    }
+
+    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+        let stream = &self.inner;
+        stream.shared.check_alive()?;
+        let recording = graph::recording(graph)?;
+        let (mut state, _) = stream.follow(after)?;
+        stream.close(&mut state)?;
+        // What is left open has no work, and waits for other streams: so does the graph.
+        stream.open(&mut state)?;
+        let Some(mut batch) = state.open.take() else { return Err(Error::Busy("no batch is open".into())) };
+        state.last += 1;
+        // The recording begins and ends with a barrier.
+        state.seen = state.last;
+        batch.last = state.last;
+        let result = stream.submit_commands(&[recording.cmd], &batch, state.last);
+        batch.graph = Some(recording);
+        stream.keep_submitted(&mut state, batch, result)?;
+        let many = state.in_flight.len() > 4;
+        let ticket = Ticket { stream: stream.id, value: state.last };
+        drop(state);
+        if many {
+            stream.is_reached(u64::MAX)?;
+            stream.collect();
+        }
+        Ok(ticket)
+    }
+
+    fn event(&self) -> Result<Arc<dyn Event>> {
+        let stream = &self.inner;
+        stream.shared.check_alive()?;
+        let timestamp = Timestamp::create(&stream.shared)?;
+        let mut state = stream.state.lock();
+        stream.open(&mut state)?;
+        let State { open, last, .. } = &mut *state;
+        let Some(batch) = open.as_mut() else { return Err(Error::Busy("no batch is open".into())) };
+        timestamp.record(batch.cmd);
+        batch.keep.push(Keep::Timestamp(timestamp.clone()));
+        batch.pieces += 1;
+        *last += 1;
+        let ticket = stream.settle(state)?;
+        Ok(Arc::new(VulkanEvent { ticket, timestamp }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush_to(u64::MAX)
+    }
+
+    fn last(&self) -> Ticket {
+        Ticket { stream: self.inner.id, value: self.inner.state.lock().last }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Waits for tickets of the device's streams.
+pub(crate) fn wait(shared: &Shared, tickets: &[Ticket], limit: Option<Duration>) -> Result<()> {
+    let mut streams: SmallVec<[(Arc<StreamShared>, u64); 4]> = SmallVec::new();
+    for ticket in tickets {
+        let Some(stream) = shared.stream(ticket.stream) else { continue };
+        if stream.is_reached(ticket.value)? {
+            continue;
+        }
+        stream.flush_to(ticket.value)?;
+        streams.push((stream, ticket.value));
+    }
+    if streams.is_empty() {
+        return shared.check_alive();
+    }
+    let semaphores: SmallVec<[vk::Semaphore; 4]> =
+        streams.iter().map(|(stream, _)| stream.timeline).collect();
+    let values: SmallVec<[u64; 4]> = streams.iter().map(|(_, value)| *value).collect();
+    wait_all(shared, &semaphores, &values, limit)?;
+    for (stream, value) in &streams {
+        stream.reached.fetch_max(*value, Ordering::AcqRel);
+        stream.collect();
+    }
+    Ok(())
+}
+
+/// Whether a ticket is reached; hands its work over.
+pub(crate) fn is_done(shared: &Shared, ticket: Ticket) -> Result<bool> {
+    let Some(stream) = shared.stream(ticket.stream) else { return Ok(true) };
+    stream.flush_to(ticket.value)?;
+    stream.is_reached(ticket.value)
+}
+
+fn wait_all(
+    shared: &Shared,
+    semaphores: &[vk::Semaphore],
+    values: &[u64],
+    limit: Option<Duration>,
+) -> Result<()> {
+    shared.check_alive()?;
+    let info = vk::SemaphoreWaitInfo::default().semaphores(semaphores).values(values);
+    let start = Instant::now();
+    let nanoseconds = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    // SAFETY: the semaphores are live: their streams are held.
+    match unsafe { shared.raw.wait_semaphores(&info, nanoseconds) } {
+        Ok(()) => Ok(()),
+        Err(vk::Result::TIMEOUT) => Err(Error::Timeout {
+            what: "work on the device".into(),
+            after_ms: start.elapsed().as_millis() as u64,
+        }),
+        Err(code) => Err(shared.fail("vkWaitSemaphores")(code)),
+    }
+}
+
+/// A command pool with one command buffer.
+pub(crate) fn create_commands(
+    shared: &Shared,
+    flags: vk::CommandPoolCreateFlags,
+) -> Result<(vk::CommandPool, vk::CommandBuffer)> {
+    let info =
+        vk::CommandPoolCreateInfo::default().queue_family_index(shared.physical.queue_family).flags(flags);
+    // SAFETY: the family is the one the device was made with.
+    let pool =
+        unsafe { shared.raw.create_command_pool(&info, None) }.map_err(shared.fail("vkCreateCommandPool"))?;
+    let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+    // SAFETY: the pool is live.
+    let buffers = unsafe { shared.raw.allocate_command_buffers(&info) };
+    let cmd = buffers.map_err(shared.fail("vkAllocateCommandBuffers")).and_then(|buffers| {
+        buffers
+            .first()
+            .copied()
+            .ok_or(Error::Driver { call: "vkAllocateCommandBuffers", code: "no buffer".into() })
+    });
+    match cmd {
+        Ok(cmd) => Ok((pool, cmd)),
+        Err(error) => {
+            // SAFETY: nothing of the pool is in use.
+            unsafe { shared.raw.destroy_command_pool(pool, None) };
+            Err(error)
+        }
+    }
+}
+
+/// Records and runs a few commands, and waits for them.
+pub(crate) fn run_once(shared: &Arc<Shared>, commands: impl FnOnce(vk::CommandBuffer)) -> Result<()> {
+    let stream = StreamShared::create(shared)?;
+    {
+        let mut state = stream.state.lock();
+        let batch = stream.open(&mut state)?;
+        commands(batch.cmd);
+        batch.pieces += 1;
+        state.last += 1;
+    }
+    stream.flush_to(u64::MAX)?;
+    let submitted = stream.state.lock().submitted;
+    stream.wait_for(submitted, None)
+}
