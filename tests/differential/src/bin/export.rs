@@ -1,6 +1,6 @@
 //! Writes the edge tables and random programs, with the results of the Vulkan device, for a machine with an NVIDIA GPU.
 //!
-//! `export FOLDER COUNT` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER refresh`
+//! `export FOLDER COUNT [SKIP]` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER refresh`
 //! translates the programs of such files anew and keeps their results. `export FOLDER speed` writes the kernels in
 //! `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
 
@@ -35,11 +35,12 @@ fn main() -> Result<()> {
         return refresh(folder);
     }
     let count: u64 = count.parse()?;
+    let skip: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
     fs::write(folder.join("prelude.cuh"), onebuf_wgsl::cuda_prelude())?;
     let mut runner = Runner::open()?;
     export_tables(folder, &mut runner)?;
     let seeds: Vec<u64> = (1..=count).collect();
-    for (index, seeds) in seeds.chunks(BATCH).enumerate() {
+    for (index, seeds) in seeds.chunks(BATCH).enumerate().skip(skip) {
         let cases = seeds.iter().map(|&seed| generate::case(seed)).collect::<Result<Vec<Case>>>()?;
         let references: Vec<&Case> = cases.iter().collect();
         let outcomes = runner.run(&references)?;
