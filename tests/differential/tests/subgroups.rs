@@ -24,7 +24,9 @@ fn members(i: usize, here: impl Fn(usize) -> bool) -> Vec<usize> {
 
 /// Bodies with what each thread must find. All are compiled together.
 #[derive(Default)]
-struct Checks(Vec<(Case, Box<dyn Fn(usize) -> u32>)>);
+struct Checks(Vec<(Case, Expected)>);
+
+type Expected = Box<dyn Fn(usize) -> u32>;
 
 impl Checks {
     fn add(&mut self, body: &str, expected: impl Fn(usize) -> u32 + 'static) {
