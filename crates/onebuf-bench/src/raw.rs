@@ -74,7 +74,8 @@ const IMMEDIATE_BYTES: u32 = 4;
 impl Raw {
     /// `None` where the device is not of the Vulkan backend.
     pub(crate) fn beside(device: &onebuf::Device) -> Result<Option<Raw>> {
-        let backend = device.raw().clone();
+        // SAFETY: the backend's device is only looked at, for its handles.
+        let backend = unsafe { device.raw() }.clone();
         let Some(vulkan) = backend.as_any().downcast_ref::<VulkanDevice>() else { return Ok(None) };
         let Handles { device, queue_family, .. } = vulkan.handles();
         let mut kind = vk::SemaphoreTypeCreateInfo::default()
