@@ -16,7 +16,7 @@ use crate::memory::{self, CudaMemory};
 use crate::params::Values;
 use crate::program::Program;
 use crate::shared::Shared;
-use crate::stream::{parts_of, prepare, writable};
+use crate::work::{parts_of, prepare, writable};
 
 /// A graph of this backend.
 pub(crate) struct CudaGraph {
