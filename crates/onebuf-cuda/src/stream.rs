@@ -86,33 +86,54 @@ struct State {
 type Marks = SmallVec<[(Ticket, Arc<RawEvent>); 2]>;
 
 /// What a piece of work uses, to be kept until it is done.
-#[derive(Clone)]
 pub(crate) enum Keep {
     Memory(Arc<dyn Memory>),
     Kernel(Arc<KernelCode>),
     Replay(Replay),
 }
 
-impl Keep {
-    fn is(&self, other: &Keep) -> bool {
-        match (self, other) {
-            (Keep::Memory(a), Keep::Memory(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
-            (Keep::Kernel(a), Keep::Kernel(b)) => Arc::ptr_eq(a, b),
-            (Keep::Replay(a), Keep::Replay(b)) => a.is(b),
+/// What a piece of work uses, borrowed: most of it is kept already, and then nothing is counted.
+enum Used<'a> {
+    Memory(&'a Arc<dyn Memory>),
+    Kernel(&'a Arc<KernelCode>),
+    Replay(&'a Replay),
+}
+
+impl Used<'_> {
+    fn is(&self, kept: &Keep) -> bool {
+        match (self, kept) {
+            (Used::Memory(a), Keep::Memory(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
+            (Used::Kernel(a), Keep::Kernel(b)) => Arc::ptr_eq(a, b),
+            (Used::Replay(a), Keep::Replay(b)) => a.is(b),
             _ => false,
+        }
+    }
+
+    fn keep(&self) -> Keep {
+        match self {
+            Used::Memory(memory) => Keep::Memory(Arc::clone(memory)),
+            Used::Kernel(code) => Keep::Kernel(Arc::clone(code)),
+            Used::Replay(replay) => Keep::Replay((*replay).clone()),
         }
     }
 }
 
+/// How many of the newest things kept a submission looks at: a loop over the same buffers finds them there.
+const NEWEST: usize = 12;
+
 impl State {
     /// Keeps something for the newest piece of work. What the pieces before it kept is kept longer in place of twice.
-    fn keep(&mut self, keep: Keep) {
+    fn keep(&mut self, used: Used<'_>) {
         let value = self.last;
-        // A loop over the same buffers finds them among the newest entries, in one of the first looks.
-        match self.kept.iter_mut().rev().take(12).find(|(_, known)| known.is(&keep)) {
-            Some((until, _)) => *until = value,
-            None => self.kept.push_back((value, keep)),
+        let count = self.kept.len();
+        for place in (count.saturating_sub(NEWEST)..count).rev() {
+            let (until, kept) = &mut self.kept[place];
+            if used.is(kept) {
+                *until = value;
+                return;
+            }
         }
+        self.kept.push_back((value, used.keep()));
     }
 
     /// Names of the kernels of work past `reached`.
@@ -312,17 +333,17 @@ impl StreamShared {
         match work {
             Work::Launch(launch) => {
                 for part in launch.bindings {
-                    state.keep(Keep::Memory(part.memory.clone()));
+                    state.keep(Used::Memory(part.memory));
                 }
                 if let Ok(code) = kernel::code(launch.kernel) {
-                    state.keep(Keep::Kernel(code.clone()));
+                    state.keep(Used::Kernel(code));
                 }
             }
             Work::Copy { from, to } => {
-                state.keep(Keep::Memory(from.memory.clone()));
-                state.keep(Keep::Memory(to.memory.clone()));
+                state.keep(Used::Memory(from.memory));
+                state.keep(Used::Memory(to.memory));
             }
-            Work::Fill { to, .. } => state.keep(Keep::Memory(to.memory.clone())),
+            Work::Fill { to, .. } => state.keep(Used::Memory(to.memory)),
         }
         self.finish_submission(state, result)
     }
@@ -439,9 +460,10 @@ impl Stream for CudaStream {
         let stream = &self.inner;
         let _entered = stream.shared.enter()?;
         // What can be refused is refused before the stream counts anything.
-        let mut ready = Ready::of(&work)?;
+        let mut values = Values::default();
+        let ready = Ready::of(&work, &mut values)?;
         let state = stream.follow(after)?;
-        let result = ready.issue(stream.raw);
+        let result = ready.issue(stream.raw, &mut values);
         stream.settle(state, &work, result)
     }
 
@@ -452,7 +474,7 @@ impl Stream for CudaStream {
             let mut state = stream.follow(after)?;
             let result = replay.launch(stream.raw);
             state.last += 1;
-            state.keep(Keep::Replay(replay));
+            state.keep(Used::Replay(&replay));
             stream.finish_submission(state, result)
         })
     }
@@ -484,20 +506,20 @@ impl Stream for CudaStream {
 }
 
 /// A piece of work that was checked, and is ready for the driver.
-#[allow(clippy::large_enum_variant)] // On the stack for one submission; a box would be an allocation a launch.
 enum Ready<'a> {
-    Launch { code: &'a KernelCode, program: &'a Program, values: Values, launch: Launch<'a> },
+    Launch { code: &'a KernelCode, program: &'a Program, launch: Launch<'a> },
     Copy { from: Part<'a>, to: Part<'a> },
     Fill { to: Part<'a>, word: u32 },
 }
 
 impl<'a> Ready<'a> {
-    fn of(work: &Work<'a>) -> Result<Ready<'a>> {
+    /// Checks a piece of work. The values of a launch's parameters go into `values`.
+    fn of(work: &Work<'a>, values: &mut Values) -> Result<Ready<'a>> {
         match *work {
             Work::Launch(launch) => {
                 let code = kernel::code(launch.kernel)?;
-                let (program, values) = prepare(code, &launch)?;
-                Ok(Ready::Launch { code, program, values, launch })
+                let program = prepare(code, &launch, values)?;
+                Ok(Ready::Launch { code, program, launch })
             }
             Work::Copy { from, to } => {
                 memory::of(&from)?;
@@ -512,35 +534,21 @@ impl<'a> Ready<'a> {
     }
 
     /// Hands the work to the driver. The context is current.
-    fn issue(&mut self, stream: CUstream) -> Result<()> {
+    fn issue(&self, stream: CUstream, values: &mut Values) -> Result<()> {
         match self {
-            Ready::Launch { code, program, values, launch } => {
-                for part in launch.bindings {
-                    memory::of(part)?.before_device(stream);
+            Ready::Launch { code, program, launch } => {
+                if values.has_unified {
+                    for part in launch.bindings {
+                        memory::of(part)?.before_device(stream);
+                    }
                 }
                 let block = code.interface.workgroup_size;
-                for (base, grid) in parts_of(launch.groups, max_groups(code)) {
+                if !code.is_split(launch.groups) {
+                    return launch_part(program, launch.groups, block, stream, values);
+                }
+                for (base, grid) in parts_of(launch.groups, code.max_groups) {
                     values.set_base(base);
-                    let mut pointers = values.pointers();
-                    // SAFETY: function, stream and parameters are of this context; each pointer is to a value of at least
-                    // the parameter's size in `values`, which is not moved; grid, block and workgroup memory are within
-                    // the device's limits. The driver copies the values before it returns.
-                    let code = unsafe {
-                        sys::cuLaunchKernel(
-                            program.function,
-                            grid[0],
-                            grid[1],
-                            grid[2],
-                            block[0],
-                            block[1],
-                            block[2],
-                            program.dynamic_shared_bytes,
-                            stream,
-                            pointers.as_mut_ptr(),
-                            std::ptr::null_mut(),
-                        )
-                    };
-                    driver::check("cuLaunchKernel", code)?;
+                    launch_part(program, grid, block, stream, values)?;
                 }
                 Ok(())
             }
@@ -566,23 +574,52 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// The program that covers a launch's grid, with the values of its parameters. The context is current.
-pub(crate) fn prepare<'a>(code: &'a KernelCode, launch: &Launch<'_>) -> Result<(&'a Program, Values)> {
-    let most = max_groups(code);
-    let split = launch.groups.iter().zip(most).any(|(&groups, most)| groups > most);
-    let program = if split {
+/// One call of the driver.
+fn launch_part(
+    program: &Program,
+    grid: [u32; 3],
+    block: [u32; 3],
+    stream: CUstream,
+    values: &mut Values,
+) -> Result<()> {
+    let mut pointers = values.pointers();
+    // SAFETY: function, stream and parameters are of the current context; each pointer is to a value of at least the
+    // parameter's size in `values`, which stays where it is; grid, block and workgroup memory are within the device's
+    // limits. The driver copies the values before it returns.
+    let code = unsafe {
+        sys::cuLaunchKernel(
+            program.function,
+            grid[0],
+            grid[1],
+            grid[2],
+            block[0],
+            block[1],
+            block[2],
+            program.dynamic_shared_bytes,
+            stream,
+            pointers.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    };
+    driver::check("cuLaunchKernel", code)
+}
+
+/// The program that covers a launch's grid; the values of its parameters go into `values`. The context is current.
+pub(crate) fn prepare<'a>(
+    code: &'a KernelCode,
+    launch: &Launch<'_>,
+    values: &mut Values,
+) -> Result<&'a Program> {
+    let program = if code.is_split(launch.groups) {
+        let most = code.max_groups;
         let parts: u64 = (0..3).map(|axis| u64::from(launch.groups[axis].div_ceil(most[axis]))).product();
         Error::check_limit("launches that one grid is split into", parts, MOST_PARTS)?;
         code.wide()?
     } else {
         &code.program
     };
-    Ok((program, Values::of(&code.interface, &program.params, launch)?))
-}
-
-/// Workgroups along x, y, z that one launch takes.
-pub(crate) fn max_groups(code: &KernelCode) -> [u32; 3] {
-    code.shared().physical.info.limits.max_groups.map(|most| most.max(1))
+    values.fill(&code.interface, &program.params, launch)?;
+    Ok(program)
 }
 
 /// A grid in parts that the driver takes: where each begins, and its size.

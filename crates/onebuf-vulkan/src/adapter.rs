@@ -181,6 +181,15 @@ impl Physical {
         Ok(physical)
     }
 
+    /// Takes the queue family that somebody else chose.
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn use_family(&mut self, instance: &ash::Instance, family: u32) {
+        // SAFETY: `raw` belongs to `instance`.
+        let families = unsafe { instance.get_physical_device_queue_family_properties(self.raw) };
+        self.queue_family = family;
+        self.timestamp_bits = families.get(family as usize).map_or(0, |family| family.timestamp_valid_bits);
+    }
+
     /// The device as a backend lists it.
     pub(crate) fn adapter(&self) -> Adapter {
         Adapter { info: self.info.clone(), rejected: self.rejected.clone() }

@@ -199,6 +199,18 @@ impl VulkanMemory {
         pending.bind(own, size_bytes, Some(view))
     }
 
+    /// A buffer of somebody else's, which `keep` keeps alive.
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn foreign(
+        shared: &Arc<Shared>,
+        buffer: vk::Buffer,
+        size_bytes: u64,
+        keep: Box<dyn Send + Sync>,
+    ) -> VulkanMemory {
+        let (id, shared) = (shared.next_memory(), shared.clone());
+        VulkanMemory { buffer, id, size_bytes, backing: Backing::Foreign { _keep: keep }, host: None, shared }
+    }
+
     /// What another process or API exported.
     pub(crate) fn import(shared: &Arc<Shared>, export: Export) -> Result<VulkanMemory> {
         shared.check_alive()?;

@@ -1,6 +1,6 @@
 //! Which bytes of a buffer are data: the rest is padding, of which no one says what it holds.
 
-use crate::generate::Rng;
+use crate::rng::Rng;
 use naga::{ArraySize, Handle, Module, Type, TypeInner, proc::Layouter};
 
 /// The types of a module.
@@ -84,7 +84,7 @@ fn fill_type(module: &Module, ty: Handle<Type>, at: usize, bytes: &mut [u8], rng
                 1 => u32::MAX,
                 2 => i32::MAX as u32,
                 3 => rng.below(40) as u32,
-                _ => rng.next() as u32,
+                _ => rng.word() as u32,
             },
         };
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

@@ -16,6 +16,7 @@ pub mod generate;
 pub mod host;
 pub mod layout;
 pub mod probe;
+pub mod rng;
 pub mod tables;
 pub mod vulkan;
 

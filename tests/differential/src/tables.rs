@@ -10,6 +10,9 @@ fn floats(values: &[f32]) -> Vec<(f64, u64)> {
     values.iter().map(|&value| (f64::from(value), u64::from(value.to_bits()))).collect()
 }
 
+/// The end of the range in which WGSL bounds the error of sine and cosine.
+const PI: f64 = std::f32::consts::PI as f64;
+
 const I32: &[i64] = &[
     -2147483648,
     -2147483647,
@@ -114,16 +117,50 @@ const F32: &[f32] = &[
     -1e20,
     1e-10,
     -1e-10,
-    1.17549435e-38,
-    3.4028235e38,
-    -3.4028235e38,
-    3.1415927,
+    f32::MIN_POSITIVE,
+    f32::MAX,
+    -f32::MAX,
+    std::f32::consts::PI,
 ];
 /// Values on which functions of one argument have something to say.
 const SMOOTH: &[f32] = &[
-    0.0, 1.0, -1.0, 0.5, -0.5, 0.1, -0.1, 0.9, -0.9, 0.001, -0.001, 1e-6, 1.5, -1.5, 2.0, -2.0, 2.5, 3.0,
-    -3.0, 3.1415925, -3.1415925, 0.7853982, 1.5707964, 4.0, 10.0, -10.0, 20.5, -20.5, 50.0, 87.0, -87.0,
-    100.0, 1000.0, 65504.0, 1e6, 1e10, 1e30,
+    0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    0.1,
+    -0.1,
+    0.9,
+    -0.9,
+    0.001,
+    -0.001,
+    1e-6,
+    1.5,
+    -1.5,
+    2.0,
+    -2.0,
+    2.5,
+    3.0,
+    -3.0,
+    3.1415925,
+    -3.1415925,
+    std::f32::consts::FRAC_PI_4,
+    std::f32::consts::FRAC_PI_2,
+    4.0,
+    10.0,
+    -10.0,
+    20.5,
+    -20.5,
+    50.0,
+    87.0,
+    -87.0,
+    100.0,
+    1000.0,
+    65504.0,
+    1e6,
+    1e10,
+    1e30,
 ];
 const FEW: &[f32] = &[0.0, 1.0, -1.0, 0.5, -2.25, 3.0, 7.5, 0.125, -100.0, 1e4];
 
@@ -144,12 +181,12 @@ fn absolute(value: f64, error: f64) -> Option<(f64, f64)> {
 
 fn unary_float() -> Vec<Probe> {
     vec![
-        near("sin(x)", |a| if a[0].abs() <= 3.1415927 { absolute(a[0].sin(), 2f64.powi(-11)) } else { None }),
-        near("cos(x)", |a| if a[0].abs() <= 3.1415927 { absolute(a[0].cos(), 2f64.powi(-11)) } else { None }),
+        near("sin(x)", |a| if a[0].abs() <= PI { absolute(a[0].sin(), 2f64.powi(-11)) } else { None }),
+        near("cos(x)", |a| if a[0].abs() <= PI { absolute(a[0].cos(), 2f64.powi(-11)) } else { None }),
         // sin / cos: the error of the sine over the cosine, and the cosine's times the tangent over the cosine.
         near("tan(x)", |a| {
             let (s, c) = (a[0].sin(), a[0].cos());
-            let inside = a[0].abs() <= 3.1415927 && c.abs() > 0.01;
+            let inside = a[0].abs() <= PI && c.abs() > 0.01;
             inside.then(|| {
                 (
                     s / c,

@@ -9,12 +9,10 @@ use onebuf_wgsl::SpirvOptions;
 
 use crate::case::{Case, Outcome};
 
-/// Memory for the buffers of one submission.
+/// Memory for the buffers of one case.
 const ARENA_BYTES: u64 = 64 << 20;
 /// No device asks for more.
 const ALIGNMENT_BYTES: u64 = 256;
-/// Dispatches in one submission.
-const BATCH: usize = 64;
 
 /// A device with one queue, and one mapped buffer from which every case gets its bindings.
 pub struct Runner {
@@ -147,54 +145,33 @@ impl Runner {
     /// # Errors
     /// What the compiler or the driver says.
     pub fn run(&mut self, cases: &[&Case]) -> Result<Vec<Outcome>> {
-        let mut outcomes = Vec::new();
-        for batch in cases.chunks(BATCH) {
-            outcomes.extend(self.run_batch(batch)?);
-        }
-        Ok(outcomes)
+        // One dispatch a submission: with fifty different pipelines in one, lavapipe (Mesa 22.3) reads a stale address of a
+        // uniform buffer and dies of it.
+        cases.iter().map(|case| self.run_one(case)).collect()
     }
 
-    fn run_batch(&mut self, cases: &[&Case]) -> Result<Vec<Outcome>> {
+    fn run_one(&mut self, case: &Case) -> Result<Outcome> {
         let mut places = Vec::new();
         let mut end = 0u64;
-        for case in cases {
-            let mut of_case = Vec::new();
-            for buffer in &case.buffers {
-                let at = end.next_multiple_of(ALIGNMENT_BYTES);
-                end = at + buffer.len() as u64;
-                ensure!(end <= ARENA_BYTES, "the buffers of a batch are larger than the arena");
-                // SAFETY: the range lies in the mapping, which no submitted work uses now.
-                unsafe {
-                    self.mapped.add(at as usize).copy_from_nonoverlapping(buffer.as_ptr(), buffer.len())
-                };
-                of_case.push(at);
-            }
-            places.push(of_case);
+        for buffer in &case.buffers {
+            let at = end.next_multiple_of(ALIGNMENT_BYTES);
+            end = at + buffer.len() as u64;
+            ensure!(end <= ARENA_BYTES, "the buffers of a case are larger than the arena");
+            // SAFETY: the range lies in the mapping, which no submitted work uses now.
+            unsafe { self.mapped.add(at as usize).copy_from_nonoverlapping(buffer.as_ptr(), buffer.len()) };
+            places.push(at);
         }
-        let mut made = Vec::new();
-        for (case, places) in cases.iter().zip(&places) {
-            made.push(self.prepare(case, places).with_context(|| case.name.clone())?);
-        }
-        self.submit(cases, &made)?;
-        let outcomes = cases
-            .iter()
-            .zip(&places)
-            .map(|(case, places)| {
-                let read = |(buffer, at): (&Vec<u8>, &u64)| {
-                    let mut bytes = vec![0u8; buffer.len()];
-                    // SAFETY: the range lies in the mapping, and the work that wrote it has been waited for.
-                    unsafe {
-                        self.mapped.add(*at as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
-                    };
-                    bytes
-                };
-                case.buffers.iter().zip(places).map(read).collect()
-            })
-            .collect();
-        for made in made {
-            self.destroy(made);
-        }
-        Ok(outcomes)
+        let made = self.prepare(case, &places).with_context(|| case.name.clone())?;
+        self.submit(case, &made)?;
+        let read = |(buffer, at): (&Vec<u8>, &u64)| {
+            let mut bytes = vec![0u8; buffer.len()];
+            // SAFETY: the range lies in the mapping, and the work that wrote it has been waited for.
+            unsafe { self.mapped.add(*at as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+            bytes
+        };
+        let outcome = case.buffers.iter().zip(&places).map(read).collect();
+        self.destroy(made);
+        Ok(outcome)
     }
 
     fn prepare(&self, case: &Case, places: &[u64]) -> Result<Made> {
@@ -266,7 +243,7 @@ impl Runner {
         }
     }
 
-    fn submit(&mut self, cases: &[&Case], made: &[Made]) -> Result<()> {
+    fn submit(&mut self, case: &Case, made: &Made) -> Result<()> {
         // SAFETY: the device is live, every handle comes from it, and the work is waited for before anything of it ends.
         unsafe {
             let device = &self.device;
@@ -275,24 +252,22 @@ impl Runner {
                 vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
             let commands = *device.allocate_command_buffers(&info)?.first().context("no command buffer")?;
             device.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default())?;
-            for (case, made) in cases.iter().zip(made) {
-                let compute = vk::PipelineBindPoint::COMPUTE;
-                device.cmd_bind_pipeline(commands, compute, made.pipeline);
-                device.cmd_bind_descriptor_sets(commands, compute, made.layout, 0, &[made.set], &[]);
-                let size = case.kernel.interface().immediate_bytes.next_multiple_of(4) as usize;
-                if size > 0 {
-                    let mut immediates = case.immediates.clone();
-                    immediates.resize(size, 0);
-                    device.cmd_push_constants(
-                        commands,
-                        made.layout,
-                        vk::ShaderStageFlags::COMPUTE,
-                        0,
-                        &immediates,
-                    );
-                }
-                device.cmd_dispatch(commands, case.grid[0], case.grid[1], case.grid[2]);
+            let compute = vk::PipelineBindPoint::COMPUTE;
+            device.cmd_bind_pipeline(commands, compute, made.pipeline);
+            device.cmd_bind_descriptor_sets(commands, compute, made.layout, 0, &[made.set], &[]);
+            let size = case.kernel.interface().immediate_bytes.next_multiple_of(4) as usize;
+            if size > 0 {
+                let mut immediates = case.immediates.clone();
+                immediates.resize(size, 0);
+                device.cmd_push_constants(
+                    commands,
+                    made.layout,
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    &immediates,
+                );
             }
+            device.cmd_dispatch(commands, case.grid[0], case.grid[1], case.grid[2]);
             device.end_command_buffer(commands)?;
             let buffers = [commands];
             let submits = [vk::SubmitInfo::default().command_buffers(&buffers)];

@@ -353,11 +353,9 @@ impl FunctionWriter<'_, '_> {
     /// The condition under which every index on the way to `pointer` is in range; empty where it always holds.
     pub(super) fn condition(&self, mut pointer: Handle<Expression>) -> Result<String, Fault> {
         let mut conditions = Vec::new();
-        loop {
-            let base = match self.function.expressions[pointer] {
-                Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => base,
-                _ => break,
-            };
+        while let Expression::Access { base, .. } | Expression::AccessIndex { base, .. } =
+            self.function.expressions[pointer]
+        {
             if let Some(check) = self.check(pointer)
                 && check.policy == BoundsCheckPolicy::ReadZeroSkipWrite
             {

@@ -1,7 +1,8 @@
 //! Writes the edge tables and random programs, with the results of the Vulkan device, for a machine with an NVIDIA GPU.
 //!
-//! `export FOLDER COUNT` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER speed`
-//! writes the kernels in `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
+//! `export FOLDER COUNT [SKIP]` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER refresh`
+//! translates the programs of such files anew and keeps their results. `export FOLDER speed` writes the kernels in
+//! `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -30,12 +31,16 @@ fn main() -> Result<()> {
     if count == "speed" {
         return export_speed(folder);
     }
+    if count == "refresh" {
+        return refresh(folder);
+    }
     let count: u64 = count.parse()?;
+    let skip: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
     fs::write(folder.join("prelude.cuh"), onebuf_wgsl::cuda_prelude())?;
     let mut runner = Runner::open()?;
     export_tables(folder, &mut runner)?;
     let seeds: Vec<u64> = (1..=count).collect();
-    for (index, seeds) in seeds.chunks(BATCH).enumerate() {
+    for (index, seeds) in seeds.chunks(BATCH).enumerate().skip(skip) {
         let cases = seeds.iter().map(|&seed| generate::case(seed)).collect::<Result<Vec<Case>>>()?;
         let references: Vec<&Case> = cases.iter().collect();
         let outcomes = runner.run(&references)?;
@@ -116,6 +121,36 @@ fn write(path: &Path, cases: &[&Case], outcomes: &[Outcome], extras: Vec<Json>) 
     }
     let file = json!({ "source": batch.kernels, "programs": programs });
     fs::write(path, serde_json::to_vec(&file)?)?;
+    Ok(())
+}
+
+fn refresh(folder: &Path) -> Result<()> {
+    fs::write(folder.join("prelude.cuh"), onebuf_wgsl::cuda_prelude())?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let mut file: Json = serde_json::from_slice(&fs::read(&path)?)?;
+        let names: Vec<String> = file["programs"]
+            .as_array()
+            .context("no programs")?
+            .iter()
+            .map(|program| program["name"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        let tables = tables::all();
+        let case = |name: &String| match name.strip_prefix("seed ") {
+            Some(seed) => generate::case(seed.parse()?),
+            None => tables.iter().find(|table| table.name == name).context("an unknown table")?.case(),
+        };
+        let cases = names.iter().map(case).collect::<Result<Vec<Case>>>()?;
+        let batch = Batch::new(&cases.iter().collect::<Vec<_>>())?;
+        file["source"] = json!(batch.kernels);
+        for (index, program) in batch.programs.iter().enumerate() {
+            file["programs"][index]["kernel"] = json!(program.kernel_name);
+        }
+        fs::write(&path, serde_json::to_vec(&file)?)?;
+    }
     Ok(())
 }
 
