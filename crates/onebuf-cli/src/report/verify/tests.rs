@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onebuf::core::backend::{
-    self, Allocation, Event, Graph, KernelRequest, KernelSource, Launch, Memory, MemoryStats, Node, Part,
-    Work,
+    self, Allocation, Backend, Event, Graph, KernelRequest, KernelSource, Launch, Memory, MemoryStats, Node,
+    Part, Work,
 };
 use onebuf::core::profile::{Heap, MemoryKind};
 use onebuf::{
     DeviceInfo, DeviceKind, DeviceProfile, Error, Features, KernelInterface, Limits, Result, StreamId,
     Ticket, UnifiedLevel,
 };
+use onebuf_sim::{Options, Simulated};
+use onebuf_vulkan::{Vulkan, VulkanOptions};
 use onebuf_wgsl::Module;
 
 use super::*;
@@ -290,4 +292,49 @@ fn a_device_that_does_nothing_fails_every_test() {
     }
     // What nobody can test is skipped, and no pass.
     assert!(matches!(test_of(Semantic::Peer, &device), Err(Problem::Skipped(_))));
+}
+
+/// Devices that are right and unlike those at hand: nothing may fail on them, and nothing be past their limits.
+#[test]
+fn devices_of_other_kinds_pass() {
+    let vulkan = match Vulkan::new(VulkanOptions::from_env()).and_then(|vulkan| {
+        vulkan.open(0)?;
+        Ok(vulkan)
+    }) {
+        Ok(vulkan) => Arc::new(vulkan),
+        Err(error) => {
+            let required = std::env::var("ONEBUF_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name == "vulkan"), "{error}");
+            return crate::output::note(format_args!("NOT TESTED: {error}"));
+        }
+    };
+    let imports = vulkan.adapters().unwrap()[0].info.limits.host_import_alignment_bytes > 0;
+    for (name, options, semantics) in [
+        ("atom of 64", Options::non_coherent(64), vec![Semantic::Uma]),
+        ("atom of 256", Options::non_coherent(256), vec![Semantic::Uma]),
+        ("discrete", Options::discrete(), vec![Semantic::HostMapped]),
+        ("discrete, atom of 128", Options::discrete_non_coherent(128), vec![Semantic::HostMapped]),
+        ("resizable BAR", Options::resizable_bar(), vec![Semantic::Uma, Semantic::HostMapped]),
+        ("uncached", Options::uncached(), vec![Semantic::Uma]),
+        ("exclusive", Options::exclusive_unified(), vec![Semantic::Unified]),
+        ("tight", Options::tight(), vec![Semantic::Uma, Semantic::Workgroup]),
+    ] {
+        let simulated = Simulated::new(vulkan.clone(), options);
+        let device = Device::from_backend(simulated.open(0).unwrap(), "a test");
+        let mut semantics = semantics;
+        if imports {
+            semantics.push(Semantic::HostImport);
+        }
+        for semantic in semantics {
+            let result = test_of(semantic, &device);
+            assert!(result.is_ok(), "{name}: {semantic}: {result:?}");
+            // One with reads that crawl, and one that is small.
+            if ["resizable BAR", "tight"].contains(&name) {
+                let cost = crate::report::measure::bandwidths(&device, semantic);
+                assert!(cost.is_ok(), "{name}: {semantic}: {cost:?}");
+            }
+        }
+        drop(device);
+        assert_eq!(simulated.control().violations(), Vec::<String>::new(), "{name}");
+    }
 }
