@@ -4,8 +4,13 @@
 
 mod support;
 
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
 use onebuf_wgsl::{
-    Bounds, CudaOptions, Math,
+    Bounds, CudaOptions, Math, Specialized,
     nvrtc::{Nvrtc, NvrtcError},
 };
 
@@ -25,30 +30,42 @@ fn nvrtc() -> Option<Nvrtc> {
 #[test]
 fn every_kernel_of_the_corpus_compiles() {
     let Some(nvrtc) = nvrtc() else { return };
-    let mut failures = Vec::new();
-    let mut count = 0;
-    // The option came later; without it, a warning shows in the log.
-    let strict: &[&str] =
-        if nvrtc.version().unwrap() >= (13, 5) { &["--warning-as-error=all-warnings"] } else { &[] };
-    for (name, kernel) in support::corpus() {
-        let variants = [
-            CudaOptions::default(),
-            CudaOptions { bounds: Bounds::Unchecked, math: Math::Fast, wide_grid: true },
-        ];
-        for options in variants {
-            let source = kernel.to_cuda(&options).unwrap();
-            for architecture in ARCHITECTURES {
-                count += 1;
-                match nvrtc.compile(&source, architecture, strict) {
-                    Ok(compiled) if compiled.log.is_empty() && !compiled.cubin.is_empty() => {}
-                    Ok(compiled) => failures.push(format!("{name} {architecture}: {}", compiled.log)),
-                    Err(error) => failures.push(format!("{name}: {error}")),
-                }
+    let kernels = support::corpus();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let (mut count, mut failures) = (0, Vec::new());
+        while let Some((name, kernel)) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+            compile(&nvrtc, name, kernel, &mut count, &mut failures);
+        }
+        (count, failures)
+    };
+    let workers = thread::available_parallelism().map_or(2, |cores| cores.get());
+    let results: Vec<(usize, Vec<String>)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let count: usize = results.iter().map(|(count, _)| count).sum();
+    let failures: Vec<String> = results.into_iter().flat_map(|(_, failures)| failures).collect();
+    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    println!("{count} compilations of {} kernels", kernels.len());
+}
+
+fn compile(nvrtc: &Nvrtc, name: &str, kernel: &Specialized, count: &mut usize, failures: &mut Vec<String>) {
+    let variants = [
+        CudaOptions::default(),
+        CudaOptions { bounds: Bounds::Unchecked, math: Math::Fast, wide_grid: true },
+    ];
+    for options in variants {
+        let source = kernel.to_cuda(&options).unwrap();
+        for architecture in ARCHITECTURES {
+            *count += 1;
+            match nvrtc.compile(&source, architecture, &["--warning-as-error=all-warnings"]) {
+                Ok(compiled) if compiled.log.is_empty() && !compiled.cubin.is_empty() => {}
+                Ok(compiled) => failures.push(format!("{name} {architecture}: {}", compiled.log)),
+                Err(error) => failures.push(format!("{name}: {error}")),
             }
         }
     }
-    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
-    println!("{count} compilations");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn scans() {
 fn votes_and_shuffles() {
     let mut checks = Checks::default();
     checks.add("dst[i] = subgroupBallot(x % 3u == 0u).x;", |i| {
-        all(i).iter().filter(|&&j| input(j) % 3 == 0).fold(0, |b, &j| b | 1 << (j % 32))
+        all(i).iter().filter(|&&j| input(j).is_multiple_of(3)).fold(0, |b, &j| b | 1 << (j % 32))
     });
     checks.add("dst[i] = subgroupBallot().x;", |i| all(i).iter().fold(0, |b, &j| b | 1 << (j % 32)));
     checks.add("dst[i] = u32(subgroupAll(i < 70u)) + 2u * u32(subgroupAny(i > 40u));", |i| {
@@ -163,20 +163,20 @@ fn only_the_threads_that_are_there_take_part() {
     let mut checks = Checks::default();
     checks.add("if x % 2u == 0u { dst[i] = subgroupAdd(x); } else { dst[i] = subgroupMax(x); }", |i| {
         let side = members(i, |j| input(j) % 2 == input(i) % 2);
-        if input(i) % 2 == 0 { sum(&side) } else { side.iter().map(|&j| input(j)).max().unwrap() }
+        if input(i).is_multiple_of(2) { sum(&side) } else { side.iter().map(|&j| input(j)).max().unwrap() }
     });
     checks.add(
         "if x % 3u == 0u { dst[i] = subgroupExclusiveAdd(x); } else { dst[i] = subgroupInclusiveAdd(x); }",
         |i| {
-            if input(i) % 3 == 0 {
-                sum(&members(i, |j| j < i && input(j) % 3 == 0))
+            if input(i).is_multiple_of(3) {
+                sum(&members(i, |j| j < i && input(j).is_multiple_of(3)))
             } else {
-                sum(&members(i, |j| j <= i && input(j) % 3 != 0))
+                sum(&members(i, |j| j <= i && !input(j).is_multiple_of(3)))
             }
         },
     );
     checks.add("if x % 3u == 0u { dst[i] = total(x); }", |i| {
-        if input(i) % 3 == 0 { sum(&members(i, |j| input(j) % 3 == 0)) } else { 0 }
+        if input(i).is_multiple_of(3) { sum(&members(i, |j| input(j).is_multiple_of(3))) } else { 0 }
     });
     checks.add("if i % 5u == 1u { return; } dst[i] = subgroupAdd(x);", |i| {
         if i % 5 == 1 { 0 } else { sum(&members(i, |j| j % 5 != 1)) }
@@ -192,10 +192,10 @@ fn only_the_threads_that_are_there_take_part() {
         "switch lane % 3u { case 0u: { dst[i] = subgroupAdd(1u); } default: { dst[i] = subgroupBroadcastFirst(i); } }",
         |i| {
             let lane = i % 32;
-            if lane % 3 == 0 {
-                members(i, |j| j % 32 % 3 == 0).len() as u32
+            if lane.is_multiple_of(3) {
+                members(i, |j| (j % 32).is_multiple_of(3)).len() as u32
             } else {
-                members(i, |j| j % 32 % 3 != 0)[0] as u32
+                members(i, |j| !(j % 32).is_multiple_of(3))[0] as u32
             }
         },
     );
