@@ -117,10 +117,16 @@ impl StreamShared {
         Ok(stream)
     }
 
-    /// Hands work to the driver until it has all up to `value`.
-    pub(crate) fn flush_to(&self, value: u64) -> Result<()> {
+    /// Hands work to the driver until it has all up to `value`. Returns the value to wait for: the one that the batch
+    /// with this piece of work signals. A wait for a value in between would end at the same moment, but the validation
+    /// layer (seen in 1.3.239) loses track of one and blocks for ten seconds.
+    pub(crate) fn flush_to(&self, value: u64) -> Result<u64> {
         let mut state = self.state.lock();
-        if state.submitted < value { self.close(&mut state) } else { Ok(()) }
+        if state.submitted < value {
+            self.close(&mut state)?;
+        }
+        let before = state.in_flight.partition_point(|batch| batch.last < value);
+        Ok(state.in_flight.get(before).map_or(value, |batch| batch.last))
     }
 
     /// Whether the stream has reached a value.
@@ -165,8 +171,8 @@ impl StreamShared {
             if ticket.stream == self.id {
                 own = own.max(ticket.value);
             } else if let Some(stream) = self.shared.stream(ticket.stream) {
-                stream.flush_to(ticket.value)?;
-                foreign.push((stream, ticket.value));
+                let value = stream.flush_to(ticket.value)?;
+                foreign.push((stream, value));
             } else {
                 gone = true;
             }
@@ -321,7 +327,7 @@ impl StreamShared {
             drop(pump);
             let submitted = self.state.lock().submitted;
             let result =
-                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|()| {
+                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|_| {
                     if ending { self.wait_for(self.state.lock().submitted, None) } else { Ok(()) }
                 });
             self.collect();
@@ -443,7 +449,7 @@ impl Stream for VulkanStream {
     }
 
     fn flush(&self) -> Result<()> {
-        self.inner.flush_to(u64::MAX)
+        self.inner.flush_to(u64::MAX).map(drop)
     }
 
     fn last(&self) -> Ticket {
@@ -461,10 +467,12 @@ pub(crate) fn wait(shared: &Shared, tickets: &[Ticket], limit: Option<Duration>)
     for ticket in tickets {
         let Some(stream) = shared.stream(ticket.stream) else { continue };
         if stream.is_reached(ticket.value)? {
+            // What the work kept goes now: the caller may be waiting for memory to come back.
+            stream.collect();
             continue;
         }
-        stream.flush_to(ticket.value)?;
-        streams.push((stream, ticket.value));
+        let value = stream.flush_to(ticket.value)?;
+        streams.push((stream, value));
     }
     if streams.is_empty() {
         return shared.check_alive();
