@@ -67,10 +67,10 @@ fn expand_takes_three_bytes_a_pixel() {
         for pixels in [1usize, 2, 3, 4, 5, 255, 256, 257, 4001] {
             let rgb = noise((pixels * 3).div_ceil(4), pixels as u64);
             let (input, out) = (buffer(device, &rgb), buffer(device, &vec![POISON; pixels + 16]));
-            let groups = [pixels.div_ceil(256) as u32, 1, 1];
-            run(device, &expand, &[(&input, rgb.len()), (&out, pixels)], &[], groups);
+            let part = out.slice(..pixels).unwrap();
+            run(device, &expand, [pixels.div_ceil(256) as u32, 1, 1], args![&input, part]);
             let bytes: Vec<u8> = rgb.iter().flat_map(|word| word.to_le_bytes()).take(pixels * 3).collect();
-            assert_eq!(words(&out, pixels + 16), [cpu::expand(&bytes), vec![POISON; 16]].concat());
+            assert_eq!(*out.read().unwrap(), [cpu::expand(&bytes), vec![POISON; 16]].concat());
         }
     });
 }

@@ -66,22 +66,30 @@ impl Ended {
 
 /// Starts this program again with `args`. `stdin` is a descriptor that the child inherits as its first.
 pub(crate) fn spawn(args: &[&str], stdin: Option<OwnedFd>) -> Result<Child> {
-    // The running file itself, even where another one has taken its place.
-    Command::new("/proc/self/exe")
-        .arg0("onebuf")
-        .args(args)
-        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Error::io("a second process of this command", error))
+    start(command(args).stdin(stdin.map_or_else(Stdio::null, Stdio::from)))
 }
 
 /// Runs this program again with `args`, for at most `limit`.
 pub(crate) fn run(args: &[&str], limit: Duration) -> Result<Ended> {
-    let start = Instant::now();
-    let child = spawn(args, None)?;
-    finish(child, start, limit)
+    run_with(args, &[], limit)
+}
+
+/// [`run`], with some variables of the environment changed.
+pub(crate) fn run_with(args: &[&str], variables: &[(&str, &str)], limit: Duration) -> Result<Ended> {
+    let begin = Instant::now();
+    let child = start(command(args).envs(variables.iter().copied()).stdin(Stdio::null()))?;
+    finish(child, begin, limit)
+}
+
+fn command(args: &[&str]) -> Command {
+    // The running file itself, even where another one has taken its place.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("onebuf").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(command: &mut Command) -> Result<Child> {
+    command.spawn().map_err(|error| Error::io("a second process of this command", error))
 }
 
 /// Waits for a child, which is killed when `limit` has passed since `start`.
@@ -156,4 +164,45 @@ pub(crate) fn signal_name(signal: i32) -> String {
         other => return format!("signal {other}"),
     };
     name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Ended {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(command.spawn().unwrap(), Instant::now(), limit).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_result_is_found_among_what_a_driver_prints() {
+        let ended = shell("echo hello; echo 'onebuf-result [1,2]'; echo bye", LONG);
+        assert_eq!(ended.how, How::Exited(0));
+        assert_eq!(ended.value::<Vec<u32>>(), Some(vec![1, 2]));
+        assert_eq!(shell("echo 'onebuf-result nonsense'", LONG).value::<Vec<u32>>(), None);
+    }
+
+    #[test]
+    fn each_end_is_told_by_name() {
+        let ended = shell("echo warning >&2; echo 'assertion failed' >&2; kill -SEGV $$", LONG);
+        assert_eq!(ended.how, How::Signal(11));
+        assert_eq!(ended.why(), "the test process died of SIGSEGV; it said: assertion failed");
+        assert_eq!(shell("exit 3", LONG).why(), "the test process ended with code 3 and no result");
+
+        let limit = Duration::from_millis(100);
+        let ended = shell("exec sleep 600", limit);
+        assert_eq!(ended.how, How::TimedOut(limit));
+        assert!(ended.elapsed < LONG);
+        assert!(ended.why().contains("killed"), "{}", ended.why());
+    }
+
+    #[test]
+    fn a_flood_of_output_is_cut() {
+        let ended = shell("head -c 5000000 /dev/zero", LONG);
+        assert_eq!((ended.how, ended.stdout.len() as u64), (How::Exited(0), MOST_BYTES));
+    }
 }

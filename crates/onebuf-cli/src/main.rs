@@ -7,6 +7,9 @@
 //! |---|---|
 //! | `devices` | `onebuf devices` |
 //! | `report` | `onebuf report`: the facts, the self-tests, the measurements, the table and the page |
+//! | `doctor` | `onebuf doctor`: loader, drivers, devices, nodes, limits, libraries |
+//! | `run` | `onebuf run`: array files, bindings, launches |
+//! | `translate`, `source` | `onebuf translate`, and WGSL files |
 //! | `child` | work that may hang or die, in a second process of this command |
 //! | `system` | the machine, its containers |
 //! | `output`, `error` | stdout, stderr and exit codes |
@@ -15,11 +18,15 @@
 
 mod child;
 mod devices;
+mod doctor;
 mod error;
 mod log;
 mod output;
 mod report;
+mod run;
+mod source;
 mod system;
+mod translate;
 
 use std::process::ExitCode;
 
@@ -34,6 +41,8 @@ use crate::error::Result;
 Environment:
   ONEBUF_DEVICE      the default device: an id (vulkan:0), a UUID, a kind (software) or a backend (vulkan)
   ONEBUF_VALIDATION  1 loads the Khronos validation layer
+  ONEBUF_CACHE_DIR   where compiled kernels are kept; `off` keeps none
+  ONEBUF_NVRTC       path of NVRTC's library, for `translate --check`
   ONEBUF_LOG         error (default), warn, info, debug or trace: what is logged to stderr
 
 Exit codes: 0 success, 1 failure, 2 wrong use. `onebuf COMMAND --help` tells more.")]
@@ -48,6 +57,12 @@ enum Command {
     Devices(devices::Options),
     /// What each device can share: advertised, permitted, verified, cost
     Report(report::Options),
+    /// What is wrong with this machine, and how to mend it
+    Doctor(doctor::Options),
+    /// Run a kernel on NumPy files, in memory that CPU and device share
+    Run(run::Options),
+    /// Write a kernel as SPIR-V or CUDA C++
+    Translate(translate::Options),
     #[command(name = "__child", hide = true, subcommand)]
     Child(Child),
 }
@@ -61,12 +76,18 @@ enum Child {
     Peer(report::PeerOf),
     /// One measurement
     Measure(report::TestOf),
+    /// The devices, for the doctor
+    Devices,
+    /// A library, for the doctor
+    Library(doctor::LibraryOf),
+    /// NVRTC, for the doctor
+    Nvrtc,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let validation = log::start();
-    match run(cli.command, &validation) {
+    match dispatch(cli.command, &validation) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::note(format_args!("error: {error}"));
@@ -75,16 +96,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, validation: &log::Validation) -> Result<()> {
+fn dispatch(command: Command, validation: &log::Validation) -> Result<()> {
     match command {
         Command::Devices(options) => devices::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Translate(options) => translate::run(&options),
         Command::Child(child) => {
             child::follow_parent();
             match child {
                 Child::Verify(test) => report::verify_here(&test, validation),
                 Child::Peer(peer) => report::peer_here(&peer),
                 Child::Measure(test) => report::measure_here(&test),
+                Child::Devices => doctor::devices_here(),
+                Child::Library(library) => doctor::library_here(&library),
+                Child::Nvrtc => doctor::nvrtc_here(),
             }
         }
     }

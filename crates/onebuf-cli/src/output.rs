@@ -8,10 +8,15 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Writes a result to stdout. A reader that has seen enough (`| head`) is no error.
+/// Writes a result to stdout.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes a result that is no text to stdout. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("stdout", error)),
         _ => Ok(()),
     }

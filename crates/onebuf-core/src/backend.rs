@@ -196,6 +196,41 @@ pub enum KernelSource<'a> {
     Wgsl(&'a str),
     /// SPIR-V words, for Vulkan, with the interface that WGSL would have given. Overrides are not applied.
     SpirV(&'a [u32], &'a KernelInterface),
+    /// CUDA C++, for CUDA, with the interface that WGSL would have given. Overrides are not applied, and nothing checks
+    /// accesses. [`KernelInterface::entry`] is an `extern "C" __global__` function, and its parameters are:
+    ///
+    /// 1. for each of [`KernelInterface::bindings`], in order, a pointer to the first byte that is bound;
+    /// 2. where [`KernelInterface::immediate_bytes`] is not 0, the immediates, by value: one struct, or one scalar.
+    ///
+    /// Workgroup memory past what the function declares itself, up to [`KernelInterface::workgroup_bytes`], is given as
+    /// dynamic shared memory (`extern __shared__`). An array's length is no parameter: pass it in the immediates.
+    CudaC(&'a str, &'a KernelInterface),
+    /// PTX text, for CUDA, with an entry whose parameters are those of [`KernelSource::CudaC`].
+    Ptx(&'a str, &'a KernelInterface),
+}
+
+impl KernelSource<'_> {
+    /// The language's name, for messages.
+    pub fn language(&self) -> &'static str {
+        match self {
+            KernelSource::Wgsl(_) => "WGSL",
+            KernelSource::SpirV(..) => "SPIR-V",
+            KernelSource::CudaC(..) => "CUDA C++",
+            KernelSource::Ptx(..) => "PTX",
+        }
+    }
+}
+
+impl KernelRequest<'_> {
+    /// The error of a backend that understands none of the sources; `takes` are the languages that it does.
+    pub fn no_source_for(&self, backend: &str, takes: &str) -> Error {
+        let given: Vec<&str> = self.sources.iter().map(KernelSource::language).collect();
+        let given = if given.is_empty() { "no source".to_owned() } else { given.join(", ") };
+        Error::InvalidKernel {
+            message: format!("the kernel has {given}; the {backend} backend takes {takes}"),
+            line: None,
+        }
+    }
 }
 
 /// What happens to accesses out of range.

@@ -23,7 +23,7 @@ impl StreamId {
 pub struct Ticket {
     /// The stream.
     pub stream: StreamId,
-    /// A count that grows by at least one for each piece of work. 0 is before all work.
+    /// A count that grows by at least one for each piece of work. It need not begin at 0.
     pub value: u64,
 }
 

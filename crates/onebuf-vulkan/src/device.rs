@@ -24,6 +24,13 @@ pub struct VulkanDevice {
     pub(crate) shared: Arc<Shared>,
 }
 
+impl Drop for VulkanDevice {
+    /// Waits for the work of streams that were dropped before it was done.
+    fn drop(&mut self) {
+        self.shared.join_all();
+    }
+}
+
 impl Device for VulkanDevice {
     fn info(&self) -> &DeviceInfo {
         &self.shared.physical.info

@@ -59,8 +59,10 @@ impl VulkanKernel {
     /// Compiles the first source that Vulkan takes.
     pub(crate) fn compile(shared: &Arc<Shared>, request: &KernelRequest<'_>) -> Result<VulkanKernel> {
         shared.check_alive()?;
-        let Some(source) = request.sources.first() else {
-            return Err(Error::InvalidKernel { message: "the kernel has no source".into(), line: None });
+        let understood =
+            |source: &&KernelSource<'_>| matches!(source, KernelSource::Wgsl(_) | KernelSource::SpirV(..));
+        let Some(source) = request.sources.iter().find(understood) else {
+            return Err(request.no_source_for("Vulkan", "WGSL and SPIR-V"));
         };
         let limits = &shared.physical.info.limits;
         let features = shared.physical.info.features;
@@ -78,6 +80,9 @@ impl VulkanKernel {
             KernelSource::SpirV(words, interface) => {
                 args::check_interface(interface, limits, features)?;
                 (interface.clone(), words.to_vec(), interface.entry.clone(), Source::SpirV)
+            }
+            KernelSource::CudaC(..) | KernelSource::Ptx(..) => {
+                return Err(request.no_source_for("Vulkan", "WGSL and SPIR-V"));
             }
         };
         let mut parts = Parts { shared, set_layouts: Vec::new(), layout: vk::PipelineLayout::null() };

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ash::vk;
@@ -76,7 +77,7 @@ struct Batch {
 /// What the stream's own thread is asked to do.
 #[derive(Default)]
 struct Pump {
-    started: bool,
+    thread: Option<JoinHandle<()>>,
     /// Work was gathered behind work in flight.
     gathered: bool,
     /// The user's handle is gone: finish and end.
@@ -86,28 +87,22 @@ struct Pump {
 impl StreamShared {
     pub(crate) fn create(shared: &Arc<Shared>) -> Result<Arc<StreamShared>> {
         shared.check_alive()?;
-        let mut kind = vk::SemaphoreTypeCreateInfo::default()
-            .semaphore_type(vk::SemaphoreType::TIMELINE)
-            .initial_value(0);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: timeline semaphores are enabled on every device that is opened.
-        let timeline =
-            unsafe { shared.raw.create_semaphore(&info, None) }.map_err(shared.fail("vkCreateSemaphore"))?;
+        let (timeline, value) = shared.take_timeline()?;
         let stream = Arc::new(StreamShared {
             id: StreamId::next(),
             shared: shared.clone(),
             queue: shared.next_queue(),
             timeline,
             state: Mutex::new(State {
-                last: 0,
-                submitted: 0,
-                seen: 0,
+                last: value,
+                submitted: value,
+                seen: value,
                 open: None,
                 in_flight: VecDeque::new(),
                 spare: Vec::new(),
                 bound: Bound::default(),
             }),
-            reached: AtomicU64::new(0),
+            reached: AtomicU64::new(value),
             pump: Mutex::default(),
             pump_wakes: Condvar::new(),
         });
@@ -274,7 +269,7 @@ impl StreamShared {
     fn settle(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Result<Ticket> {
         let ticket = Ticket { stream: self.id, value: state.last };
         let pieces = state.open.as_ref().map_or(0, |batch| batch.pieces);
-        let idle = state.submitted == 0 || (pieces <= 1 && self.is_reached(state.submitted)?);
+        let idle = pieces <= 1 && self.is_reached(state.submitted)?;
         if idle || pieces >= BATCH {
             self.close(&mut state)?;
             let many = state.in_flight.len() > 4;
@@ -299,7 +294,8 @@ impl StreamShared {
     }
 
     fn start_pump(self: &Arc<Self>, pump: &mut Pump) {
-        if pump.started {
+        // A thread that ended early met an error; the next one meets it again, and whoever waits is told.
+        if pump.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
         let stream = self.clone();
@@ -307,7 +303,7 @@ impl StreamShared {
             std::thread::Builder::new().name("onebuf-stream".into()).spawn(move || stream.run_pump());
         // Without a thread, gathered work goes at the next wait or flush.
         match spawned {
-            Ok(_) => pump.started = true,
+            Ok(thread) => pump.thread = Some(thread),
             Err(error) => {
                 tracing::warn!(%error, "no thread for a stream; gathered work waits for the next flush")
             }
@@ -335,7 +331,6 @@ impl StreamShared {
                 tracing::error!(%error, "a stream stopped");
             }
             if ending || result.is_err() {
-                self.pump.lock().started = false;
                 return;
             }
         }
@@ -362,8 +357,7 @@ impl Drop for StreamShared {
             // SAFETY: the work is done, or the device lost.
             unsafe { self.shared.raw.destroy_command_pool(batch.pool, None) };
         }
-        // SAFETY: as above; other streams that wait for the semaphore hold this stream.
-        unsafe { self.shared.raw.destroy_semaphore(self.timeline, None) };
+        self.shared.give_timeline(self.timeline, state.submitted);
     }
 }
 
@@ -381,6 +375,13 @@ impl Drop for VulkanStream {
             self.inner.start_pump(&mut pump);
         }
         self.inner.pump_wakes.notify_one();
+        let thread = pump.thread.take();
+        drop(pump);
+        // A thread that is left alone could be the one to destroy the device, while the process runs its exit handlers and
+        // the driver is half gone. So it is joined: here where it has nothing to wait for, else with the device.
+        if let Some(thread) = thread {
+            self.inner.shared.leave(thread, busy);
+        }
     }
 }
 
@@ -556,5 +557,6 @@ pub(crate) fn run_once(shared: &Arc<Shared>, commands: impl FnOnce(vk::CommandBu
         state.last += 1;
     }
     stream.flush_to(u64::MAX)?;
-    stream.wait_for(1, None)
+    let submitted = stream.state.lock().submitted;
+    stream.wait_for(submitted, None)
 }

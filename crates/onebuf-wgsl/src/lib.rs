@@ -66,7 +66,7 @@ mod spirv;
 mod stack;
 mod unsupported;
 
-pub use cuda::{CudaOptions, CudaParam, CudaSource, Math};
+pub use cuda::{CudaOptions, CudaParam, CudaSource, Math, cuda_prelude};
 pub use error::{Diagnostic, Error, Location};
 pub use module::{Module, OverrideDefault, OverrideInfo};
 pub use specialize::Specialized;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytemuck::Pod;
+use onebuf_core::backend::KernelSource;
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{
     DeviceInfo, DeviceKind, DeviceProfile, Error, KernelInterface, Result, StreamId, Ticket, Tickets,
@@ -204,6 +205,14 @@ impl Device {
         interface: &'a KernelInterface,
     ) -> Result<KernelBuilder<'a>> {
         KernelBuilder::spirv_only(self, words, interface)
+    }
+
+    /// A kernel in a language of one backend alone: CUDA C++ or PTX for CUDA.
+    ///
+    /// # Safety
+    /// The interface describes the entry point truly, and the kernel stays inside of what is bound to it.
+    pub unsafe fn kernel_native<'a>(&'a self, source: KernelSource<'a>) -> KernelBuilder<'a> {
+        KernelBuilder::native_only(self, source)
     }
 
     /// A graph, to be recorded.

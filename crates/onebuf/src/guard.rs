@@ -16,6 +16,7 @@ use bytemuck::Pod;
 use onebuf_core::backend::{Part, Work};
 use onebuf_core::{Error, HostPath, Result, Ticket, Tickets};
 
+use crate::order;
 use crate::storage::{Readback, Route, State, Storage};
 
 /// The elements of a buffer, for the CPU to read. Made by [`Buffer::read`](crate::Buffer::read); keeps the buffer alive.
@@ -250,6 +251,7 @@ impl Drop for Hold {
 fn copy(storage: &Storage, from: Part<'_>, to: Part<'_>, after: &Tickets) -> Result<Ticket> {
     let device = &storage.device;
     let stream = device.transfer_stream()?;
+    let _running = order::may_run(&device.shared)?;
     let ticket = stream.raw.submit(Work::Copy { from, to }, after.as_slice())?;
     device.shared.copied_bytes.fetch_add(from.size_bytes, Ordering::Relaxed);
     Ok(ticket)

@@ -64,7 +64,8 @@ impl fmt::Debug for Kernel {
 pub struct KernelBuilder<'a> {
     device: &'a Device,
     wgsl: Option<&'a str>,
-    spirv: Option<(&'a [u32], &'a KernelInterface)>,
+    /// Sources for one backend each, which it takes before the WGSL.
+    native: Vec<KernelSource<'a>>,
     entry: Option<&'a str>,
     overrides: Vec<Override>,
     bounds: Bounds,
@@ -77,7 +78,7 @@ impl<'a> KernelBuilder<'a> {
                 "the source is empty; a kernel is a WGSL module with an `@compute` entry point".into();
             return Err(Error::InvalidKernel { message, line: None });
         }
-        Ok(KernelBuilder::new(device, Some(wgsl), None))
+        Ok(KernelBuilder::new(device, Some(wgsl), Vec::new()))
     }
 
     pub(crate) fn spirv_only(
@@ -86,15 +87,15 @@ impl<'a> KernelBuilder<'a> {
         interface: &'a KernelInterface,
     ) -> Result<KernelBuilder<'a>> {
         check_words(words)?;
-        Ok(KernelBuilder::new(device, None, Some((words, interface))))
+        Ok(KernelBuilder::new(device, None, vec![KernelSource::SpirV(words, interface)]))
     }
 
-    fn new(
-        device: &'a Device,
-        wgsl: Option<&'a str>,
-        spirv: Option<(&'a [u32], &'a KernelInterface)>,
-    ) -> KernelBuilder<'a> {
-        KernelBuilder { device, wgsl, spirv, entry: None, overrides: Vec::new(), bounds: Bounds::Checked }
+    pub(crate) fn native_only(device: &'a Device, source: KernelSource<'a>) -> KernelBuilder<'a> {
+        KernelBuilder::new(device, None, vec![source])
+    }
+
+    fn new(device: &'a Device, wgsl: Option<&'a str>, native: Vec<KernelSource<'a>>) -> KernelBuilder<'a> {
+        KernelBuilder { device, wgsl, native, entry: None, overrides: Vec::new(), bounds: Bounds::Checked }
     }
 
     /// The entry point. It need not be named where there is only one.
@@ -127,8 +128,27 @@ impl<'a> KernelBuilder<'a> {
     /// inside of what is bound to it.
     pub unsafe fn spirv(mut self, words: &'a [u32], interface: &'a KernelInterface) -> Result<Self> {
         check_words(words)?;
-        self.spirv = Some((words, interface));
+        self.native.push(KernelSource::SpirV(words, interface));
         Ok(self)
+    }
+
+    /// CUDA C++ that a CUDA device takes in place of the WGSL, with the interface that the WGSL has;
+    /// [`KernelSource::CudaC`] says what its parameters are. Overrides are not applied to it.
+    ///
+    /// # Safety
+    /// The interface describes the function truly, and the kernel stays inside of what is bound to it.
+    pub unsafe fn cuda(mut self, source: &'a str, interface: &'a KernelInterface) -> Self {
+        self.native.push(KernelSource::CudaC(source, interface));
+        self
+    }
+
+    /// [`KernelBuilder::cuda`], from PTX.
+    ///
+    /// # Safety
+    /// That of [`KernelBuilder::cuda`].
+    pub unsafe fn ptx(mut self, source: &'a str, interface: &'a KernelInterface) -> Self {
+        self.native.push(KernelSource::Ptx(source, interface));
+        self
     }
 
     /// Compiles it.
@@ -137,12 +157,16 @@ impl<'a> KernelBuilder<'a> {
     /// - [`Error::InvalidKernel`] with the line marked, or naming the entry point or override that is wrong.
     /// - [`Error::LimitExceeded`] and [`Error::Unsupported`] where the kernel needs more than the device has.
     pub fn build(self) -> Result<Kernel> {
-        let spirv = self.spirv.map(|(words, interface)| KernelSource::SpirV(words, interface));
         let sources: Vec<KernelSource<'_>> =
-            spirv.into_iter().chain(self.wgsl.map(KernelSource::Wgsl)).collect();
+            self.native.iter().copied().chain(self.wgsl.map(KernelSource::Wgsl)).collect();
         let info = self.device.info();
-        if let Some((_, interface)) = self.spirv {
-            check_interface(interface, &info.limits, info.features)?;
+        for source in &sources {
+            if let KernelSource::SpirV(_, interface)
+            | KernelSource::CudaC(_, interface)
+            | KernelSource::Ptx(_, interface) = source
+            {
+                check_interface(interface, &info.limits, info.features)?;
+            }
         }
         let request = KernelRequest {
             sources: &sources,

@@ -96,7 +96,7 @@ pub use guard::{ReadGuard, WriteGuard};
 pub use host::{NotAdopted, PageVec};
 pub use kernel::{Kernel, KernelBuilder, OverrideValue};
 pub use onebuf_core as core;
-pub use onebuf_core::backend::{Backend, Export};
+pub use onebuf_core::backend::{Backend, Export, KernelSource};
 pub use onebuf_core::{
     Access, Adapter, Binding, BindingKind, CostClass, DeviceId, DeviceInfo, DeviceKind, DeviceProfile,
     DeviceUse, DeviceUuid, Error, Features, HandleKind, HostAccess, HostPath, Intent, KernelInterface,

@@ -51,12 +51,7 @@ pub(crate) fn submit(
     if uses.len() > 1 {
         uses.sort_unstable_by_key(|used| std::ptr::from_ref(used.storage).addr());
     }
-    let exclusive = device.exclusive.as_ref().map(|guards| guards.lock());
-    if exclusive.as_ref().is_some_and(|guards| **guards > 0) {
-        return Err(Error::Busy(
-            "the CPU holds a guard on unified memory, and nothing may run on this device meanwhile; drop it first".into(),
-        ));
-    }
+    let _running = may_run(device)?;
     let mut states: SmallVec<[MutexGuard<'_, State>; 8]> = SmallVec::new();
     let mut unordered = Tickets::new();
     for used in uses.iter() {
@@ -73,4 +68,19 @@ pub(crate) fn submit(
         state.record(device, used.writes, ticket);
     }
     Ok(ticket)
+}
+
+/// Where nothing may run while the CPU touches unified memory: a lock that keeps such guards away during a submission.
+///
+/// # Errors
+/// [`Error::Busy`] while such a guard lives.
+pub(crate) fn may_run(device: &Shared) -> Result<Option<MutexGuard<'_, u32>>> {
+    let Some(guards) = &device.exclusive else { return Ok(None) };
+    let guards = guards.lock();
+    if *guards > 0 {
+        return Err(Error::Busy(
+            "the CPU holds a guard on unified memory, and nothing may run on this device meanwhile; drop it first".into(),
+        ));
+    }
+    Ok(Some(guards))
 }

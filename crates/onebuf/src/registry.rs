@@ -14,13 +14,7 @@ pub const DEVICE_VARIABLE: &str = "ONEBUF_DEVICE";
 /// The backends of a program, and the devices that they find.
 #[derive(Clone)]
 pub struct Registry {
-    backends: Arc<[Slot]>,
-}
-
-/// A backend, or why it could not start.
-enum Slot {
-    Ready(Arc<dyn Backend>),
-    Unavailable(&'static str, Error),
+    backends: Arc<[Arc<dyn Backend>]>,
 }
 
 /// Every device of every backend.
@@ -45,25 +39,21 @@ impl Registry {
     /// The backends that are compiled in.
     pub fn system() -> &'static Registry {
         static SYSTEM: OnceLock<Registry> = OnceLock::new();
-        SYSTEM.get_or_init(|| Registry { backends: compiled_in().into() })
+        SYSTEM.get_or_init(|| Registry::with(compiled_in()))
     }
 
     /// These backends, the most wanted first.
     pub fn with(backends: Vec<Arc<dyn Backend>>) -> Registry {
-        Registry { backends: backends.into_iter().map(Slot::Ready).collect() }
+        Registry { backends: backends.into() }
     }
 
     /// Every device of every backend.
     pub fn adapters(&self) -> Listing {
         let mut listing = Listing::default();
-        for slot in self.backends.iter() {
-            let (name, found) = match slot {
-                Slot::Ready(backend) => (backend.name(), backend.adapters()),
-                Slot::Unavailable(name, error) => (*name, Err(error.clone())),
-            };
-            match found {
+        for backend in self.backends.iter() {
+            match backend.adapters() {
                 Ok(adapters) => listing.adapters.extend(adapters),
-                Err(error) => listing.unavailable.push((name, error)),
+                Err(error) => listing.unavailable.push((backend.name(), error)),
             }
         }
         listing
@@ -98,10 +88,7 @@ impl Registry {
     }
 
     fn open_id(&self, id: &DeviceId, why: String) -> Result<Device> {
-        let backend = self.backends.iter().find_map(|slot| match slot {
-            Slot::Ready(backend) if backend.name() == id.backend => Some(backend),
-            _ => None,
-        });
+        let backend = self.backends.iter().find(|backend| backend.name() == id.backend);
         let Some(backend) = backend else {
             return Err(Error::NoDevice(format!("there is no backend `{}`", id.backend)));
         };
@@ -109,19 +96,49 @@ impl Registry {
     }
 }
 
-fn compiled_in() -> Vec<Slot> {
+/// CUDA comes before Vulkan, which serves the same GPUs.
+fn compiled_in() -> Vec<Arc<dyn Backend>> {
     vec![
+        #[cfg(feature = "cuda")]
+        absent::or("cuda", onebuf_cuda::Cuda::new(onebuf_cuda::CudaOptions::from_env())),
         #[cfg(feature = "vulkan")]
-        vulkan(),
+        absent::or("vulkan", onebuf_vulkan::Vulkan::new(onebuf_vulkan::VulkanOptions::from_env())),
     ]
 }
 
-#[cfg(feature = "vulkan")]
-fn vulkan() -> Slot {
-    use onebuf_vulkan::{Vulkan, VulkanOptions};
-    match Vulkan::new(VulkanOptions::from_env()) {
-        Ok(vulkan) => Slot::Ready(Arc::new(vulkan)),
-        Err(error) => Slot::Unavailable("vulkan", error),
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+mod absent {
+    use std::sync::Arc;
+
+    use onebuf_core::backend::{Backend, Device};
+    use onebuf_core::{Adapter, Error, Result};
+
+    /// A backend that cannot start: it answers everything with the reason.
+    struct Absent {
+        name: &'static str,
+        why: Error,
+    }
+
+    /// A backend as it started, or the reason in its place.
+    pub(super) fn or(name: &'static str, started: Result<impl Backend + 'static>) -> Arc<dyn Backend> {
+        match started {
+            Ok(backend) => Arc::new(backend),
+            Err(why) => Arc::new(Absent { name, why }),
+        }
+    }
+
+    impl Backend for Absent {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn adapters(&self) -> Result<Vec<Adapter>> {
+            Err(self.why.clone())
+        }
+
+        fn open(&self, _: u32) -> Result<Arc<dyn Device>> {
+            Err(self.why.clone())
+        }
     }
 }
 
@@ -229,4 +246,16 @@ fn inventory(listing: &Listing) -> String {
         text.push_str("\n  there is none; `onebuf doctor` says what is missing");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_in_the_environment_is_not_passed_over() {
+        let Err(Error::NoDevice(message)) = choose(&Listing::default(), Some(" vulkan:0 ")) else { panic!() };
+        assert!(message.starts_with("no device is `vulkan:0`"), "{message}");
+        assert!(matches!(choose(&Listing::default(), None), Err(Error::NoDevice(_))));
+    }
 }

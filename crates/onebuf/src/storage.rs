@@ -63,8 +63,8 @@ pub(crate) struct Spot {
 }
 
 enum Decision {
-    /// Ranked; kinds of memory that were full when they were tried are listed.
-    Ranked { profile: DeviceProfile, ranking: Ranking, candidate: Candidate, full: Vec<usize> },
+    /// Ranked. Candidates before this one were out of memory when they were tried.
+    Ranked { profile: DeviceProfile, ranking: Ranking, candidate: Candidate },
     /// There was no choice.
     Given(Box<Placement>),
 }
@@ -76,17 +76,12 @@ impl Spot {
     }
 
     fn placement(&self, intent: Intent) -> Placement {
-        let (profile, ranking, candidate, full) = match &self.decision {
-            Decision::Given(placement) => return Placement { asked: intent, ..(**placement).clone() },
-            Decision::Ranked { profile, ranking, candidate, full } => (profile, ranking, candidate, full),
-        };
-        let mut placement = Placement::new(profile, &intent, ranking, candidate);
-        for kind in full.iter().filter_map(|&kind| profile.memory.get(kind)) {
-            for lost in placement.lost.iter_mut().filter(|lost| lost.kind == kind.name) {
-                lost.reason = "it ranked higher, and was out of memory when it was tried".into();
+        match &self.decision {
+            Decision::Ranked { profile, ranking, candidate } => {
+                Placement::new(profile, &intent, ranking, candidate)
             }
+            Decision::Given(placement) => Placement { asked: intent, ..(**placement).clone() },
         }
-        placement
     }
 }
 
@@ -424,7 +419,6 @@ fn place(
     let ranking = rank(&profile, &wish.intent(padded))?;
     let most = profile.max_allocation_bytes.min(profile.max_buffer_bytes);
     let size_bytes = class.filter(|class| *class <= most).unwrap_or(padded);
-    let mut full = Vec::new();
     let mut last = Error::OutOfMemory { asked_bytes: padded, free_bytes: None, never_fits: false };
     for candidate in &ranking.candidates {
         let path = profile.host_path(candidate.kind);
@@ -435,13 +429,10 @@ fn place(
         match shared.raw.allocate(&request) {
             Ok(memory) => {
                 let (candidate, staging) = (candidate.clone(), candidate.staging);
-                let decision = Decision::Ranked { profile, ranking, candidate, full };
+                let decision = Decision::Ranked { profile, ranking, candidate };
                 return Ok((memory, Spot { path, staging, decision }, size_bytes));
             }
-            Err(error @ Error::OutOfMemory { .. }) => {
-                full.push(candidate.kind);
-                last = error;
-            }
+            Err(error @ Error::OutOfMemory { .. }) => last = error,
             Err(error) => return Err(error),
         }
     }

@@ -137,15 +137,19 @@ fn host_read(buffer: &Buffer<u32>, pattern: &[u32]) -> Result<f64> {
 }
 
 const SUM: &str = include_str!("sum.wgsl");
-const GROUPS: usize = 1024;
+
+/// Invocations that add up: enough to keep every unit of a large GPU busy, few beside the words that they read.
+const INVOCATIONS: usize = 1 << 17;
 
 fn device_read(device: &Device, buffer: &Buffer<u32>, pattern: &[u32]) -> Result<f64> {
     let kernel = device.kernel(SUM)?.build()?;
-    let sums = device.buffer::<u32>(GROUPS).host(HostAccess::Read).zeroed().build()?;
+    let sums = device.buffer::<u32>(INVOCATIONS).host(HostAccess::Read).zeroed().build()?;
     let stream = device.stream()?;
     median(buffer.len(), |len| {
-        let time = timed(&stream, &kernel, buffer, &sums, len)?;
-        let seen = sums.read()?.iter().copied().fold(0, u32::wrapping_add);
+        // Each reads 16 vectors or more.
+        let invocations = (len / 64).clamp(64, INVOCATIONS) / 64 * 64;
+        let time = timed(&stream, &kernel, buffer, &sums, len, invocations)?;
+        let seen = sums.read()?[..invocations].iter().copied().fold(0, u32::wrapping_add);
         let all = pattern.iter().copied().fold(0, u32::wrapping_add);
         let rest = pattern[..len % pattern.len()].iter().copied().fold(0, u32::wrapping_add);
         let expected = all.wrapping_mul((len / pattern.len()) as u32).wrapping_add(rest);
@@ -164,11 +168,13 @@ fn timed(
     buffer: &Buffer<u32>,
     sums: &Buffer<u32>,
     len: usize,
+    invocations: usize,
 ) -> Result<Duration> {
     let start = Instant::now();
     let before = stream.event();
     let count = (len / 4) as u32;
-    stream.launch(kernel, [GROUPS as u32, 1, 1], args![buffer.slice(..len)?, sums, count])?;
+    let groups = [(invocations / 64) as u32, 1, 1];
+    stream.launch(kernel, groups, args![buffer.slice(..len)?, sums, count])?;
     let after = stream.event();
     stream.wait_timeout(WORK_LIMIT)?;
     let by_host = start.elapsed();
@@ -185,6 +191,7 @@ fn timed(
 fn median(len: usize, mut round: impl FnMut(usize) -> Result<Duration>) -> Result<f64> {
     const LEAST: usize = LEAST_BYTES / 4;
     let mut used = LEAST.min(len);
+    round(used)?; // The first one warms up: drivers compile at the first launch.
     let mut time = round(used)?;
     while used < len && time < LONG / 4 {
         used = (used * 4).min(len);

@@ -1,9 +1,12 @@
 //! `onebuf report`: for each device and each semantic four facts that are not one another.
 
+mod html;
 mod measure;
 mod table;
 mod verify;
 
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::ProgressBar;
@@ -72,30 +75,39 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             listing.adapters.into_iter().filter(|adapter| adapter.info.id == id).collect()
         }
     };
+    // Before the work: a page that cannot be written should not cost a minute of measuring.
+    let page = match &options.html {
+        Some(path) => Some(File::create(path).map_err(|error| Error::io(path.display(), error))?),
+        None => None,
+    };
     let steps = adapters.len() * Semantic::ALL.len();
     let bar = if options.verify || options.measure { progress(steps as u64) } else { ProgressBar::hidden() };
     let devices = adapters.iter().map(|adapter| device_report(registry, adapter, options, &bar)).collect();
     bar.finish_and_clear();
+    let usable: Vec<_> = adapters.iter().filter(|a| a.rejected.is_none()).map(|a| &a.info.id).collect();
     let report = Report { schema: SCHEMA.to_owned(), host: system::host(), devices };
 
+    if let (Some(mut page), Some(path)) = (page, &options.html) {
+        let written = page.write_all(html::render(&report).as_bytes());
+        written.map_err(|error| Error::io(path.display(), error))?;
+    }
     if options.json {
         print_json(&report)?;
     } else {
         print(&table::render(&report, options.evidence))?;
     }
-    if report.devices.is_empty() {
+    if usable.is_empty() {
         return Err(Error::Failed(
-            "no device; `onebuf doctor` says what is missing and how to mend it".into(),
+            "no usable device; `onebuf doctor` says what is missing and how to mend it".into(),
         ));
     }
-    failures(&report)
+    // A device that onebuf does not take is reported, and is no failure beside one that it does.
+    failures(report.devices.iter().filter(|device| usable.contains(&&device.id)))
 }
 
 /// The failed self-tests, as one error.
-fn failures(report: &Report) -> Result<()> {
-    let failed: Vec<String> = report
-        .devices
-        .iter()
+fn failures<'a>(devices: impl Iterator<Item = &'a DeviceReport>) -> Result<()> {
+    let failed: Vec<String> = devices
         .flat_map(|device| device.semantics.iter().map(move |semantic| (device, semantic)))
         .filter(|(_, semantic)| semantic.verified.outcome == Outcome::Failed)
         .map(|(device, semantic)| format!("{} on {}", semantic.name, device.id))
@@ -132,7 +144,12 @@ fn device_report(
         bar.set_message(format!("{id} {}", fact.semantic));
         let verified = match (&reason, options.verify) {
             (_, false) => Verified::not_run(),
-            (Some(reason), true) => Verified::skipped(format!("the device cannot be used: {reason}")),
+            // The first step of every test is to open the device.
+            (Some(reason), true) => Verified {
+                outcome: Outcome::Failed,
+                detail: format!("the device cannot be used: {reason}"),
+                ms: 0.0,
+            },
             (None, true) => verify::verify(&id, &fact),
         };
         let usable = verify::obstacle(&fact).is_none() && verified.outcome != Outcome::Failed;
@@ -167,9 +184,12 @@ fn device_report(
     }
 }
 
+/// Stands in the evidence where a device cannot be opened.
+const OPENING: &str = "opening the device";
+
 /// The facts of a device that cannot be opened: it can do nothing, and the evidence says why.
 fn unusable(semantic: Semantic, reason: &str) -> SemanticFacts {
-    let evidence = vec![Evidence::new("opening the device", reason)];
+    let evidence = vec![Evidence::new(OPENING, reason)];
     SemanticFacts {
         semantic,
         level: None,
@@ -178,6 +198,12 @@ fn unusable(semantic: Semantic, reason: &str) -> SemanticFacts {
         class: None,
         summary: "the device cannot be used".into(),
     }
+}
+
+/// Why the device could not be opened, if so.
+fn unusable_because(device: &DeviceReport) -> Option<&str> {
+    let evidence = device.semantics.first()?.advertised.evidence.first()?;
+    (evidence.source == OPENING).then_some(evidence.value.as_str())
 }
 
 fn memory_report(device: &Device) -> MemoryReport {

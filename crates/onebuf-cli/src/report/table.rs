@@ -1,124 +1,154 @@
 //! The report as a table for people, at most 100 columns wide.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use super::unusable_because;
 use onebuf::core::error::human_bytes;
 use onebuf::core::report::{Cost, DeviceReport, Fact, Outcome, Report, SemanticReport};
 
-const WIDTH: u16 = 100;
+const WIDTH: usize = 100;
+
+/// Where a semantic's sentences begin, below its row.
+const INDENT: usize = 14;
 
 const LEGEND: &str = "\
-advertised  what the driver says: extensions, limits, memory types
-permitted   what the operating system and the container allow
-verified    what a self-test on this device found; not-run without --verify
-cost        cached: as fast as the memory is; write-combined: write in order, never read;
-            over-bus: each access crosses a bus; migrating: the first access moves the page
+Four facts a semantic, and none is another:
+  advertised  what the driver says: extensions, limits, memory types (--evidence lists them)
+  permitted   what the operating system and the container allow
+  verified    what a self-test on this device found (--verify); skipped: there was nothing to test
+  cost        cached: as fast as the memory is; write-combined: write in order, never read;
+              over-bus: each access crosses a bus; migrating: the first access moves the page
 ";
 
-const GBPS: &str = "\
-GB/s        in 10^9 bytes a second: CPU read, CPU write (one thread, in place), device read
-";
+const BANDWIDTHS: &str =
+    "  GB/s        10^9 bytes a second: one CPU thread reads, writes in place; the device reads\n";
 
 /// The whole report.
 pub(super) fn render(report: &Report, evidence: bool) -> String {
     let host = &report.host;
-    let mut text =
-        format!("{}\n{}, {} cores, {}", host.os, host.cpu, host.cores, human_bytes(host.memory_bytes));
+    let mut machine =
+        format!("{}; {}, {} cores, {}", host.os, host.cpu, host.cores, human_bytes(host.memory_bytes));
     if let Some(container) = &host.container {
-        text.push_str(&format!(", in {container}"));
+        machine.push_str(&format!("; in {container}"));
     }
-    text.push('\n');
+    let mut text = wrap(&machine, "", "  ");
     for device in &report.devices {
         text.push('\n');
         text.push_str(&head(device));
-        text.push_str(&table(device));
-        text.push('\n');
-        text.push_str(&remarks(device));
-        if evidence {
-            text.push_str(&all_evidence(device));
-        }
+        text.push_str(&table(device, evidence));
     }
     if !report.devices.is_empty() {
         text.push('\n');
         text.push_str(LEGEND);
         if report.devices.iter().any(measured) {
-            text.push_str(GBPS);
+            text.push_str(BANDWIDTHS);
         }
+    }
+    text
+}
+
+fn head(device: &DeviceReport) -> String {
+    let mut about = format!("{}; {} of memory", device.driver, human_bytes(device.memory.total_bytes));
+    if let Some(budget) = device.memory.budget_bytes {
+        about.push_str(&format!(", {} free", human_bytes(budget)));
+    }
+    if let Some(uuid) = device.uuid {
+        about.push_str(&format!("; {uuid}"));
+    }
+    let title = format!("{}: {} ({})", device.id, device.name, device.kind);
+    let mut text = wrap(&title, "", "  ") + &wrap(&about, "  ", "  ");
+    if let Some(reason) = unusable_because(device) {
+        text.push_str(&wrap(&format!("cannot be used: {reason}"), "  ", "  "));
     }
     text
 }
 
 fn measured(device: &DeviceReport) -> bool {
-    device.semantics.iter().any(|semantic| gbps(&semantic.cost).is_some())
+    device.semantics.iter().any(|semantic| has_figures(&semantic.cost))
 }
 
-fn head(device: &DeviceReport) -> String {
-    let mut text = format!("{}  {}  ({})\n", device.id, device.name, device.kind);
-    let mut line = format!("  {}, {} of memory", device.driver, human_bytes(device.memory.total_bytes));
-    if let Some(budget) = device.memory.budget_bytes {
-        line.push_str(&format!(", {} free", human_bytes(budget)));
-    }
-    if let Some(uuid) = device.uuid {
-        line.push_str(&format!(", {uuid}"));
-    }
-    text.push_str(&line);
-    text.push('\n');
-    text
+fn has_figures(cost: &Cost) -> bool {
+    figures(cost).iter().any(Option::is_some)
 }
 
-fn table(device: &DeviceReport) -> String {
-    let figures = measured(device);
-    let mut header = vec!["semantic", "advertised", "permitted", "verified", "cost"];
-    if figures {
-        header.push("GB/s");
-    }
-    header.push("in a sentence");
-    let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
-        .set_header(header);
-    for semantic in &device.semantics {
-        let mut row = vec![
-            name(semantic),
-            semantic.advertised.value.name().to_owned(),
-            semantic.permitted.value.name().to_owned(),
-            verified(semantic),
-            semantic.cost.class.map_or("-", |class| class.name()).to_owned(),
-        ];
-        if figures {
-            row.push(gbps(&semantic.cost).unwrap_or_else(|| "-".into()));
+/// What was measured: the CPU reads, the CPU writes, the device reads.
+pub(super) fn figures(cost: &Cost) -> [Option<f64>; 3] {
+    [cost.host_read_gbps, cost.host_write_gbps, cost.device_read_gbps]
+}
+
+fn table(device: &DeviceReport, evidence: bool) -> String {
+    let bandwidths = measured(device);
+    let row = |cells: [&str; 5], figures: [&str; 3]| {
+        let [semantic, advertised, permitted, verified, cost] = cells;
+        let mut line = format!("{semantic:INDENT$}{advertised:12}{permitted:11}{verified:16}{cost:16}");
+        if bandwidths {
+            let [read, write, device] = figures;
+            line.push_str(&format!("{read:>10}{write:>8}{device:>13}"));
         }
-        row.push(semantic.summary.clone());
-        table.add_row(row);
+        line.trim_end().to_owned() + "\n"
+    };
+    let rule = "-".repeat(if bandwidths { 100 } else { 85 }) + "\n";
+    let mut text = row(
+        ["semantic", "advertised", "permitted", "verified", "cost"],
+        ["GB/s: read", "write", "device read"],
+    );
+    text.push_str(&rule);
+    for semantic in &device.semantics {
+        let figures = figures(&semantic.cost).map(|figure| figure.map_or_else(String::new, significant));
+        text.push_str(&row(
+            [
+                semantic.name.name(),
+                semantic.advertised.value.name(),
+                semantic.permitted.value.name(),
+                &verified(semantic),
+                semantic.cost.class.map_or("-", |class| class.name()),
+            ],
+            [&figures[0], &figures[1], &figures[2]],
+        ));
+        for sentence in sentences(device, semantic, evidence) {
+            let indent = " ".repeat(INDENT);
+            text.push_str(&wrap(&sentence, &indent, &(indent.clone() + "  ")));
+        }
     }
-    table.to_string()
-}
-
-fn name(semantic: &SemanticReport) -> String {
-    match semantic.level.as_deref() {
-        Some(level) if level != "none" => format!("{} ({level})", semantic.name),
-        _ => semantic.name.to_string(),
-    }
+    text
 }
 
 fn verified(semantic: &SemanticReport) -> String {
     match semantic.verified.outcome {
-        Outcome::Passed => format!("passed {:.0} ms", semantic.verified.ms.max(1.0)),
+        Outcome::Passed if semantic.verified.ms < 1000.0 => {
+            format!("passed {:.0} ms", semantic.verified.ms.max(1.0))
+        }
+        Outcome::Passed => format!("passed {:.1} s", semantic.verified.ms / 1e3),
         other => other.name().to_owned(),
     }
 }
 
-fn gbps(cost: &Cost) -> Option<String> {
-    let figures = [cost.host_read_gbps, cost.host_write_gbps, cost.device_read_gbps];
-    if figures.iter().all(Option::is_none) {
-        return None;
+/// What stands below a row. A device that cannot be used has said why above.
+fn sentences(device: &DeviceReport, semantic: &SemanticReport, evidence: bool) -> Vec<String> {
+    if unusable_because(device).is_some() {
+        return Vec::new();
     }
-    Some(figures.map(|figure| figure.map_or_else(|| "-".into(), short)).join(" / "))
+    let mut all = vec![match semantic.level.as_deref() {
+        Some(level) if level != "none" => format!("{level}: {}", semantic.summary),
+        _ => semantic.summary.clone(),
+    }];
+    let verified = &semantic.verified;
+    // "Not advertised" is in the row already.
+    let told = verified.outcome == Outcome::Skipped && verified.detail == super::verify::NOT_ADVERTISED;
+    if !verified.detail.is_empty() && !told {
+        all.push(format!("test {}: {}", verified.outcome.name(), verified.detail));
+    }
+    if evidence {
+        let mut list = |what: &str, fact: &Fact| {
+            let lines = fact.evidence.iter().map(|e| format!("{what}: {} = {}", e.source, e.value));
+            all.extend(lines);
+        };
+        list("advertised", &semantic.advertised);
+        list("permitted", &semantic.permitted);
+    }
+    all
 }
 
 /// Three significant digits are what a measurement holds.
-pub(super) fn short(figure: f64) -> String {
+pub(super) fn significant(figure: f64) -> String {
     match figure {
         f if f >= 100.0 => format!("{f:.0}"),
         f if f >= 10.0 => format!("{f:.1}"),
@@ -126,53 +156,56 @@ pub(super) fn short(figure: f64) -> String {
     }
 }
 
-/// What the tests saw, where a word in the table says too little.
-fn remarks(device: &DeviceReport) -> String {
-    let mut text = String::new();
-    for semantic in &device.semantics {
-        let verified = &semantic.verified;
-        let detail = match verified.outcome {
-            Outcome::Failed | Outcome::Passed => &verified.detail,
-            Outcome::Skipped if verified.detail != "not advertised" => &verified.detail,
-            Outcome::Skipped | Outcome::NotRun => continue,
-        };
-        text.push_str(&entry(&format!("{} {}: {detail}", semantic.name, verified.outcome.name())));
-    }
-    text
-}
-
-fn all_evidence(device: &DeviceReport) -> String {
-    let mut text = String::new();
-    for semantic in &device.semantics {
-        let mut list = |what: &str, fact: &Fact| {
-            for evidence in &fact.evidence {
-                text.push_str(&entry(&format!(
-                    "{} {what}: {} = {}",
-                    semantic.name, evidence.source, evidence.value
-                )));
-            }
-        };
-        list("advertised", &semantic.advertised);
-        list("permitted", &semantic.permitted);
-    }
-    text
-}
-
-/// A line of a list, wrapped.
-fn entry(text: &str) -> String {
-    let most = usize::from(WIDTH) - 4;
+/// Lines of at most [`WIDTH`] columns; a word that is longer is broken.
+fn wrap(text: &str, first: &str, rest: &str) -> String {
     let mut lines = String::new();
     let mut line = String::new();
+    let mut used = 0;
+    let mut indent = first;
     for word in text.split_whitespace() {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > most {
-            lines.push_str(&format!("  {}{line}\n", if lines.is_empty() { "" } else { "  " }));
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let room = WIDTH - indent.len();
+            let gap = usize::from(used > 0);
+            if used + gap + word.len() <= room {
+                line.extend(std::iter::repeat_n(' ', gap).chain(word.iter().copied()));
+                used += gap + word.len();
+                break;
+            }
+            if used == 0 {
+                line.extend(word.drain(..room));
+            }
+            lines.push_str(&format!("{indent}{line}\n"));
             line.clear();
+            used = 0;
+            indent = rest;
         }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
     }
-    lines.push_str(&format!("  {}{line}\n", if lines.is_empty() { "" } else { "  " }));
+    if used > 0 {
+        lines.push_str(&format!("{indent}{line}\n"));
+    }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_at_most_100_columns() {
+        let text = format!("a {} {} end", "long".repeat(80), "wörter ".repeat(60));
+        for (first, rest) in [("", ""), ("  ", "      ")] {
+            let wrapped = wrap(&text, first, rest);
+            assert!(wrapped.lines().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
+            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            assert_eq!(letters(&wrapped), letters(&text));
+        }
+        assert_eq!(wrap("", "  ", ""), "");
+        assert_eq!(wrap("two words", "* ", ""), "* two words\n");
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        assert_eq!([0.0312, 4.5, 12.34, 4321.0].map(significant), ["0.03", "4.50", "12.3", "4321"]);
+    }
 }

@@ -10,12 +10,12 @@ use super::{Fault, builtins, function::FunctionWriter, literal::literal, module:
 
 const COMPONENTS: [&str; 4] = ["x", "y", "z", "w"];
 
-/// Integers of 32 and 64 bits without a sign, and floats: C++'s operators on them mean what WGSL means.
+/// Whether C++'s arithmetic operators on the value mean what WGSL's mean: so they do for floats and for integers of 32 and
+/// 64 bits without a sign, and the prelude has operators for vectors and matrices.
 fn has_plain_arithmetic(inner: &TypeInner) -> bool {
     match *inner {
         TypeInner::Scalar(Scalar { kind: ScalarKind::Uint, width }) => width >= 4,
         TypeInner::Scalar(scalar) => scalar.kind == ScalarKind::Float,
-        // The prelude has operators for these.
         TypeInner::Vector { scalar, .. } => scalar.kind != ScalarKind::Bool,
         TypeInner::Matrix { .. } => true,
         _ => false,
@@ -189,7 +189,9 @@ impl FunctionWriter<'_, '_> {
         let (left_text, right_text) = (self.value(left)?, self.value(right)?);
         let (left_inner, right_inner) = (self.inner(left), self.inner(right));
         let scalars = matches!((left_inner, right_inner), (TypeInner::Scalar(_), TypeInner::Scalar(_)));
-        let plain_arithmetic = has_plain_arithmetic(left_inner) && has_plain_arithmetic(right_inner);
+        let (left_plain, right_plain) = (has_plain_arithmetic(left_inner), has_plain_arithmetic(right_inner));
+        // Of a vector and a scalar, the vector decides.
+        let plain_arithmetic = if scalars { left_plain && right_plain } else { left_plain || right_plain };
         let is_float = left_inner.scalar_kind() == Some(ScalarKind::Float);
         let symbol = match op {
             Op::Add if plain_arithmetic => "+",

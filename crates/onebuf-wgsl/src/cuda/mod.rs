@@ -9,6 +9,7 @@
 //! | `function`, `statement`, `expression` | the code of a function |
 //! | `types`, `literal`, `names`, `builtins` | the words it is made of |
 //! | `uniformity` | which subgroup operations all threads of a subgroup reach together |
+//! | `unroll` | which loops are worth unrolling whole |
 //! | `prelude/*.cuh` | the prelude |
 //!
 //! How it keeps WGSL's meaning:
@@ -30,6 +31,7 @@ mod prelude;
 mod statement;
 mod types;
 mod uniformity;
+mod unroll;
 
 use crate::{Bounds, Error, Specialized, stack};
 
@@ -118,6 +120,11 @@ impl CudaSource {
         }
         options
     }
+}
+
+/// The whole prelude, for those who compile several kernels as one source.
+pub fn cuda_prelude() -> String {
+    prelude::whole()
 }
 
 /// Why a module cannot be printed: a sentence for [`Error::Write`].

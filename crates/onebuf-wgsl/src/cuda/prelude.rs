@@ -11,7 +11,7 @@ macro_rules! part {
 /// The parts that the printed `body` needs, in order.
 pub(super) fn assemble(body: &str, features: Features) -> String {
     let uses = |marks: &[&str]| marks.iter().any(|mark| body.contains(mark));
-    let parts = [
+    join([
         (true, part!("core.cuh")),
         (true, part!("half_bits.cuh")),
         (true, part!("integer.cuh")),
@@ -22,7 +22,15 @@ pub(super) fn assemble(body: &str, features: Features) -> String {
         (uses(&["wg_pack", "wg_unpack"]), part!("pack.cuh")),
         (uses(&["atomic<", "wg_volatile"]), part!("atomic.cuh")),
         (features.subgroups, part!("subgroup.cuh")),
-    ];
+    ])
+}
+
+/// Every part.
+pub(super) fn whole() -> String {
+    assemble("mat< wg_pack atomic<", Features::ALL)
+}
+
+fn join(parts: [(bool, (&str, &str)); 10]) -> String {
     let mut prelude = String::new();
     for (wanted, (name, text)) in parts {
         if wanted {

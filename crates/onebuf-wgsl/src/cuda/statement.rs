@@ -10,7 +10,7 @@ use naga::{
 use super::{
     Fault, builtins,
     function::{FunctionWriter, temporary},
-    operands,
+    operands, unroll,
 };
 
 impl FunctionWriter<'_, '_> {
@@ -196,6 +196,9 @@ impl FunctionWriter<'_, '_> {
     ) -> Result<(), Fault> {
         let has_end = !continuing.is_empty() || break_if.is_some();
         if !has_end || !continues(body) {
+            if break_if.is_none() && unroll::is_worth_unrolling(self.function, body, continuing) {
+                self.line("#pragma unroll");
+            }
             self.line("while (true) {");
             self.indented(body)?;
             let ended = body.last().is_some_and(Statement::is_terminator);

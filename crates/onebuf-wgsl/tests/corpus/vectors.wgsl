@@ -12,6 +12,7 @@ fn main(@builtin(local_invocation_index) i: u32) {
     v2[i][i] = v2[i][i + 1u];
     let b = v3[i].zyx % v3[i + 1u] + vec3(i32(i), v3[i].xy);
     v3[i] = select(b, -b, b < v3[i + 2u]);
+    v3[i] = v3[i] * 3 + 2 * v3[i + 1u] / i32(i) - 1;
     let c = vec4(v4[i].xyz, i) << v4[i + 1u];
     v4[i] = vec4(c.wx, c.yz) & ~c | vec4(7u);
     if all(c == v4[i]) || any(b != v3[i]) { v4[i][i] = c[i]; }

@@ -105,7 +105,11 @@ proptest! {
         if let Some(bytes) = immediates {
             source.push_str(&format!(" imm{bytes}"));
         }
-        let kernel = device.kernel(&format!("{source} wg8")).unwrap().build().unwrap();
+        let kernel = match device.kernel(&format!("{source} wg8")).unwrap().build() {
+            Ok(kernel) => kernel,
+            Err(Error::LimitExceeded { .. }) => return Ok(()), // more uniforms than there may be
+            Err(other) => panic!("{other}"),
+        };
         let stream = device.stream().unwrap();
         let buffers = [0, 1, 33, 64].map(|len| device.buffer::<u32>(len).init_with(|i| i as u32).unwrap());
         let data = [0u8; 80];
@@ -123,7 +127,7 @@ proptest! {
             }
         }
         match stream.launch(&kernel, groups, &list) {
-            Ok(_) => prop_assert_eq!(list.iter().count() >= bindings.len(), true),
+            Ok(_) => prop_assert!(list.len() >= bindings.len()),
             Err(Error::BindingMismatch { .. } | Error::LimitExceeded { .. }) => {
                 prop_assert_eq!(fake.core.submissions.load(Relaxed), 0);
             }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 
 /// How a fake device is made.
 #[derive(Clone)]
-pub struct Options {
+pub(crate) struct Options {
     pub kind: DeviceKind,
     pub unified: UnifiedLevel,
     pub heaps: Vec<Heap>,
@@ -36,7 +36,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-pub fn kind(name: &str, device_local: bool, host_visible: bool, heap: usize) -> MemoryKind {
+pub(crate) fn kind(name: &str, device_local: bool, host_visible: bool, heap: usize) -> MemoryKind {
     MemoryKind {
         name: name.into(),
         heap,
@@ -50,7 +50,7 @@ pub fn kind(name: &str, device_local: bool, host_visible: bool, heap: usize) -> 
 
 impl Options {
     /// One memory for CPU and device.
-    pub fn uma() -> Options {
+    pub(crate) fn uma() -> Options {
         Options {
             kind: DeviceKind::Integrated,
             unified: UnifiedLevel::None,
@@ -64,7 +64,7 @@ impl Options {
     }
 
     /// A card whose memory the CPU cannot see, and page-locked host memory.
-    pub fn discrete() -> Options {
+    pub(crate) fn discrete() -> Options {
         let heap = |device_local| Heap { size_bytes: 1 << 30, budget_bytes: None, device_local };
         Options {
             kind: DeviceKind::Discrete,
@@ -74,7 +74,7 @@ impl Options {
         }
     }
 
-    pub fn open(self) -> (onebuf::Device, Arc<FakeDevice>) {
+    pub(crate) fn open(self) -> (onebuf::Device, Arc<FakeDevice>) {
         let backend = Arc::new(FakeBackend::new("fake", vec![self]));
         let device = Registry::with(vec![backend.clone()]).open("fake:0").unwrap();
         let fake = backend.opened.lock().pop().unwrap();
@@ -82,7 +82,7 @@ impl Options {
     }
 }
 
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         max_buffer_bytes: 1 << 30,
         max_allocation_bytes: 1 << 30,
@@ -104,14 +104,14 @@ pub fn limits() -> Limits {
     }
 }
 
-pub struct FakeBackend {
+pub(crate) struct FakeBackend {
     name: &'static str,
     devices: Vec<Options>,
     pub opened: Mutex<Vec<Arc<FakeDevice>>>,
 }
 
 impl FakeBackend {
-    pub fn new(name: &'static str, devices: Vec<Options>) -> FakeBackend {
+    pub(crate) fn new(name: &'static str, devices: Vec<Options>) -> FakeBackend {
         FakeBackend { name, devices, opened: Mutex::default() }
     }
 
@@ -163,14 +163,14 @@ impl Backend for FakeBackend {
     }
 }
 
-pub struct FakeDevice {
+pub(crate) struct FakeDevice {
     info: DeviceInfo,
     profile: DeviceProfile,
     pub core: Arc<Core>,
 }
 
 /// What the objects of a fake device share, and the handle for tests.
-pub struct Core {
+pub(crate) struct Core {
     queue: Mutex<Queue>,
     /// Bytes in use of each heap, and in all.
     used: Mutex<Vec<u64>>,
@@ -198,8 +198,7 @@ struct Queue {
 
 /// A submission, as the test sees it.
 #[derive(Clone, Debug)]
-pub struct Submission {
-    pub ticket: Ticket,
+pub(crate) struct Submission {
     pub after: Vec<Ticket>,
 }
 
@@ -245,16 +244,16 @@ impl Core {
         }
     }
 
-    pub fn last_submission(&self) -> Submission {
+    pub(crate) fn last_submission(&self) -> Submission {
         self.queue.lock().log.last().unwrap().clone()
     }
 
-    pub fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.queue.lock().pending.len()
     }
 
     /// Runs everything.
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         let mut queue = self.queue.lock();
         while queue.step() {}
     }
@@ -268,7 +267,7 @@ impl Core {
         let value = queue.last.entry(stream).or_default();
         *value += 1;
         let ticket = Ticket { stream, value: *value };
-        queue.log.push(Submission { ticket, after: after.to_vec() });
+        queue.log.push(Submission { after: after.to_vec() });
         queue.pending.push(Pending { ticket, after: after.to_vec(), work });
         Ok(ticket)
     }
@@ -304,7 +303,7 @@ impl Queue {
 }
 
 /// What a kernel makes of the words it reads.
-pub fn mix(groups: [u32; 3], immediates: &[u8], read: &[u32], binding: u32) -> u32 {
+pub(crate) fn mix(groups: [u32; 3], immediates: &[u8], read: &[u32], binding: u32) -> u32 {
     let mut hash = 0x811c_9dc5_u32 ^ binding;
     let words =
         groups.iter().copied().chain(immediates.iter().map(|&b| u32::from(b))).chain(read.iter().copied());
@@ -665,9 +664,11 @@ impl Device for FakeDevice {
                 }
                 Ok(Arc::new(FakeKernel { interface }))
             }
-            Some(KernelSource::SpirV(_, interface)) => {
-                Ok(Arc::new(FakeKernel { interface: (*interface).clone() }))
-            }
+            Some(
+                KernelSource::SpirV(_, interface)
+                | KernelSource::CudaC(_, interface)
+                | KernelSource::Ptx(_, interface),
+            ) => Ok(Arc::new(FakeKernel { interface: (*interface).clone() })),
             None => panic!("no source"),
         }
     }

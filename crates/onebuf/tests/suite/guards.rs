@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use onebuf::core::profile::{Heap, MemoryKind};
-use onebuf::{DeviceKind, DeviceUse, Error, HostAccess, HostPath, Result, UnifiedLevel, args};
+use onebuf::{DeviceKind, DeviceUse, Error, HostAccess, HostPath, Result, Semantic, UnifiedLevel, args};
 
 use crate::fake::{Options, kind, mix};
 use crate::{discrete, uma};
@@ -380,6 +380,23 @@ fn where_pages_move_for_one_at_a_time_a_guard_stops_the_device() {
     busy(stream.fill(&b, 2));
     drop(more);
     stream.fill(&b, 2).unwrap();
+    // Nor does a copy for the CPU run.
+    let vram = kind("vram", true, false, 0);
+    let host = kind("host", false, true, 0);
+    let (device, _) = Options {
+        kind: DeviceKind::Discrete,
+        unified: UnifiedLevel::Exclusive,
+        memory: vec![moving.clone(), vram, host],
+        ..Options::uma()
+    }
+    .open();
+    let a = device.buffer::<u32>(4).host(HostAccess::ReadWrite).require(Semantic::Unified).build().unwrap();
+    let b = device.buffer::<u32>(4).build().unwrap();
+    assert_eq!(b.placement().path, HostPath::DeviceOnly);
+    let guard = a.read().unwrap();
+    assert!(busy(b.read_to_vec()).contains("nothing may run"));
+    drop(guard);
+    b.read_to_vec().unwrap();
     // One level up nobody minds.
     let (device, fake) = exclusive(UnifiedLevel::Managed);
     let a = device.buffer::<u32>(64).host(HostAccess::ReadWrite).build().unwrap();

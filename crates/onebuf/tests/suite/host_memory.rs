@@ -68,7 +68,7 @@ fn empty_and_odd_sizes() {
         assert!(matches!(PageVec::<u32>::zeroed(len), Err(Error::LimitExceeded { .. })));
     }
     assert!(matches!(PageVec::<u32>::aligned(1, 3), Err(Error::InvalidArgument(_))));
-    assert!(matches!(device.adopt(PageVec::<()>::zeroed(3).unwrap()), Err(_)));
+    assert!(device.adopt(PageVec::<()>::zeroed(3).unwrap()).is_err());
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn size_classes_waste_at_most_an_eighth() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hundreds of megabytes")]
 fn the_pool_is_bounded() {
     let (device, fake) = uma();
     let limit = device.memory().pool.limit_bytes;
@@ -116,21 +117,20 @@ fn small(bytes: &[u64]) -> Options {
 
 #[test]
 fn a_full_kind_of_memory_gives_way_to_the_next() {
-    let (device, _) = small(&[1 << 20, 4 << 20]).open();
-    let first = device.buffer::<u8>(1 << 20).host(HostAccess::Read).build().unwrap();
+    let (device, _) = small(&[4 << 20, 4 << 20]).open();
+    let first = device.buffer::<u8>(3 << 20).host(HostAccess::Read).build().unwrap();
     assert_eq!(first.placement().kind, "first");
-    let second = device.buffer::<u8>(1 << 20).host(HostAccess::Read).build().unwrap();
+    let second = device.buffer::<u8>(3 << 20).host(HostAccess::Read).build().unwrap();
     let placement = second.placement();
     assert_eq!(placement.kind, "second");
     let lost = placement.lost.iter().find(|lost| lost.kind == "first").unwrap();
-    assert!(lost.reason.contains("out of memory"), "{}", lost.reason);
-    assert!(placement.to_string().contains("not first: it ranked higher, and was out of memory"));
-    let third = device.buffer::<u8>(4 << 20).host(HostAccess::Read).build();
+    assert!(lost.reason.contains("the driver had no memory of it"), "{}", lost.reason);
+    let third = device.buffer::<u8>(2 << 20).host(HostAccess::Read).build();
     assert!(matches!(third, Err(Error::OutOfMemory { never_fits: false, .. })), "{third:?}");
     let never = device.buffer::<u8>(5 << 20).host(HostAccess::Read).build();
     assert!(matches!(never, Err(Error::OutOfMemory { never_fits: true, .. })), "{never:?}");
     let memory = device.memory();
-    assert_eq!((memory.live_bytes, memory.buffers), (2 << 20, 2));
+    assert_eq!((memory.live_bytes, memory.buffers), (6 << 20, 2));
 }
 
 #[test]

@@ -55,7 +55,7 @@ const KERNELS: [(&str, [(bool, bool); 3]); 3] = [
 
 fn model_launch(model: &mut [[u32; WORDS]], kernel: usize, buffers: &[usize], value: u32) {
     let uses = KERNELS[kernel].1;
-    for word in 0..WORDS {
+    (0..WORDS).for_each(|word| {
         let read: Vec<u32> =
             buffers.iter().zip(uses).filter(|(_, (reads, _))| *reads).map(|(&b, _)| model[b][word]).collect();
         for (position, (&buffer, (_, writes))) in buffers.iter().zip(uses).enumerate() {
@@ -63,7 +63,7 @@ fn model_launch(model: &mut [[u32; WORDS]], kernel: usize, buffers: &[usize], va
                 model[buffer][word] = mix([1; 3], &value.to_ne_bytes(), &read, position as u32);
             }
         }
-    }
+    });
 }
 
 struct World {

@@ -26,7 +26,7 @@ pub(super) fn mapped(device: &Device, semantic: Semantic) -> TestResult {
     let memory = buffer.placement().kind.clone();
     let mut turns = Turns::new(device, buffer, !bar)?;
     turns.play()?;
-    Ok(format!("{} in {path} memory ({memory})", turns.summary()))
+    Ok(format!("{}, in {path} memory ({memory})", turns.summary()))
 }
 
 /// The device's own memory through the bus, written and never read by the CPU.
@@ -65,7 +65,9 @@ pub(super) fn imported(device: &Device) -> TestResult {
     let buffer = device.adopt(pages).map_err(|refused| refused.error)?;
     let mut turns = Turns::new(device, buffer, true)?;
     turns.play()?;
-    Ok(format!("{summary}, in the program's own pages; canaries intact, multiples of {alignment} bytes"))
+    Ok(format!(
+        "{summary}, in the program's own pages and in adopted ones; canaries intact, multiples of {alignment} bytes"
+    ))
 }
 
 const CANARY: u32 = 0xC0FF_EE11;
@@ -129,7 +131,7 @@ impl<'a> Turns<'a> {
     pub(super) fn summary(&self) -> String {
         let bytes = onebuf::core::error::human_bytes(self.buffer.size_bytes());
         let copied = if self.reads { "nothing copied" } else { "read back through a copy" };
-        format!("{ROUNDS} rounds of CPU and device on {bytes}, {copied},")
+        format!("{ROUNDS} rounds of CPU and device on {bytes}, {copied}")
     }
 
     /// Lets go of the buffer, and gives what it must hold.

