@@ -166,7 +166,6 @@ impl Specialized {
 fn allowed_capabilities(features: Features) -> naga::FastHashSet<Capability> {
     let mut allowed = naga::FastHashSet::default();
     allowed.insert(Capability::Shader);
-    allowed.insert(Capability::Int16);
     let mut allow = |on: bool, capabilities: &[Capability]| {
         if on {
             allowed.extend(capabilities.iter().copied());
@@ -174,6 +173,7 @@ fn allowed_capabilities(features: Features) -> naga::FastHashSet<Capability> {
     };
     allow(features.f16, &[Capability::Float16]);
     allow(features.f64, &[Capability::Float64]);
+    allow(features.i16, &[Capability::Int16]);
     allow(features.i64, &[Capability::Int64]);
     allow(features.i64_atomics, &[Capability::Int64Atomics]);
     allow(features.f32_atomics, &[Capability::AtomicFloat32AddEXT]);
