@@ -166,7 +166,6 @@ impl Specialized {
 fn allowed_capabilities(features: Features) -> naga::FastHashSet<Capability> {
     let mut allowed = naga::FastHashSet::default();
     allowed.insert(Capability::Shader);
-    allowed.insert(Capability::Int16);
     let mut allow = |on: bool, capabilities: &[Capability]| {
         if on {
             allowed.extend(capabilities.iter().copied());
