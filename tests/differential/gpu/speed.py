@@ -59,7 +59,7 @@ def jobs():
 
     made["saxpy"] = Job([x, y], [1], struct.pack("<fI", 2.0, N), struct.pack("<fI", 2.0, N), (N // 256, 1, 1), (256, 1, 1), saxpy, 12 * N)
 
-    side = 8192
+    side = int(N ** 0.5)
 
     def transpose(results):
         points = [(random.randrange(side), random.randrange(side)) for _ in range(3000)]

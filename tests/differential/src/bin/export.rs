@@ -1,7 +1,8 @@
 //! Writes the edge tables and random programs, with the results of the Vulkan device, for a machine with an NVIDIA GPU.
 //!
 //! `export FOLDER COUNT [SKIP]` writes JSON files, which `gpu/run.py` compiles with NVRTC, runs and compares. `export FOLDER refresh`
-//! translates the programs of such files anew and keeps their results. `export FOLDER speed` writes the kernels in
+//! translates the programs of such files anew and keeps their results. `export FOLDER check` runs them on the CPU and
+//! compares with the results. `export FOLDER speed` writes the kernels in
 //! `gpu/speed` beside their hand-written twins, which `gpu/speed.py` times.
 
 use std::{env, fmt::Write as _, fs, path::Path};
@@ -11,7 +12,8 @@ use onebuf_differential::{
     batch::{Batch, Value},
     case::{Case, Outcome},
     generate,
-    layout::Layout,
+    host::{self, Sanitize},
+    layout::{self, Layout},
     probe::Check,
     tables,
     vulkan::Runner,
@@ -33,6 +35,9 @@ fn main() -> Result<()> {
     }
     if count == "refresh" {
         return refresh(folder);
+    }
+    if count == "check" {
+        return check(folder, arguments.next().map_or(Ok(0), |text| text.parse())?);
     }
     let count: u64 = count.parse()?;
     let skip: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
@@ -154,6 +159,40 @@ fn refresh(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+fn check(folder: &Path, skip: usize) -> Result<()> {
+    let (mut programs, mut differences) = (0, 0);
+    for index in skip.. {
+        let Ok(bytes) = fs::read(folder.join(format!("programs_{index:03}.json"))) else { break };
+        let file: Json = serde_json::from_slice(&bytes)?;
+        let programs_of_file = file["programs"].as_array().context("no programs")?;
+        let seeds = programs_of_file.iter().map(|program| program["name"].as_str()?.strip_prefix("seed "));
+        let cases = seeds
+            .map(|seed| generate::case(seed.context("a program without a seed")?.parse()?))
+            .collect::<Result<Vec<Case>>>()?;
+        let sanitize = if index.is_multiple_of(8) { Sanitize::All } else { Sanitize::Arithmetic };
+        let outcomes = host::run(&cases.iter().collect::<Vec<_>>(), sanitize)?;
+        for ((case, outcome), program) in cases.iter().zip(&outcomes).zip(programs_of_file) {
+            let layout = Layout::of(&case.source);
+            programs += 1;
+            for (at, binding) in case.kernel.interface().bindings.iter().enumerate() {
+                let expected = program["expected"][at].as_str().map(unhex).context("no result")?;
+                let data = layout.data_bytes(&binding.name, expected.len());
+                let got = &outcome[at];
+                let differs =
+                    |byte: &usize| got[*byte] != expected[*byte] && !layout::both_zero(got, &expected, *byte);
+                if let Some(byte) = (0..expected.len()).filter(|&byte| data[byte]).find(differs) {
+                    differences += 1;
+                    println!("{}: {} differs at byte {byte}", case.name, binding.name);
+                    break;
+                }
+            }
+        }
+        println!("{programs} programs, {differences} differences, up to file {index}");
+    }
+    anyhow::ensure!(differences == 0, "{differences} programs differ");
+    Ok(())
+}
+
 fn export_speed(folder: &Path) -> Result<()> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/speed");
     let mut kernels = Vec::new();
@@ -188,6 +227,11 @@ fn export_speed(folder: &Path) -> Result<()> {
     }
     fs::write(folder.join("speed.json"), serde_json::to_vec(&kernels)?)?;
     Ok(())
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or(0) as u8;
+    text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
