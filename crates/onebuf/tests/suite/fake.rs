@@ -615,6 +615,13 @@ fn interface(source: &str) -> Result<KernelInterface> {
     Ok(interface)
 }
 
+impl Drop for FakeDevice {
+    /// A driver finishes what it was given.
+    fn drop(&mut self) {
+        self.core.run();
+    }
+}
+
 impl Device for FakeDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
