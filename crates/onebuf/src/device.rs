@@ -289,9 +289,10 @@ impl Device {
         if let Some(stream) = which(&mut self.shared.streams.lock()) {
             return Ok(stream.clone());
         }
-        // Made without the lock, since it registers itself; a second thread's loses.
-        let stream = self.new_stream()?;
-        Ok(which(&mut self.shared.streams.lock()).get_or_insert(stream).clone())
+        // Made, and by a second thread given up again, without the lock: a stream takes it when it comes and goes.
+        let made = self.new_stream()?;
+        let kept = which(&mut self.shared.streams.lock()).get_or_insert_with(|| made.clone()).clone();
+        Ok(kept)
     }
 
     fn new_stream(&self) -> Result<Arc<StreamInner>> {
@@ -348,7 +349,10 @@ impl Shared {
     pub(crate) fn all_tickets(&self) -> Tickets {
         let streams = self.streams.lock();
         let mut all = streams.gone.clone();
-        all.extend(streams.live.values().filter_map(Weak::upgrade).map(|stream| stream.last()));
+        let live: Vec<Arc<dyn backend::Stream>> = streams.live.values().filter_map(Weak::upgrade).collect();
+        // A stream's last handle may be dropped here, and that takes as long as the driver likes.
+        drop(streams);
+        all.extend(live.iter().map(|stream| stream.last()));
         all
     }
 
