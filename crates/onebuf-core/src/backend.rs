@@ -309,11 +309,11 @@ pub trait Stream: Any + Send + Sync {
     /// Its identity.
     fn id(&self) -> StreamId;
 
-    /// Queues work behind `after`. The work may be gathered and handed to the driver a little later, but always without
+    /// Queues work behind `after`. On an error none of it runs. The work may be gathered and handed to the driver a little later, but always without
     /// a further call.
     fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
 
-    /// Queues a whole graph behind `after`, and behind its own last replay.
+    /// Queues a whole graph behind `after`, which lists its last replay where that may still run.
     fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
 
     /// Marks this point of the stream, behind all work it was given, with the device's clock.

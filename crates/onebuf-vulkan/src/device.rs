@@ -41,6 +41,8 @@ impl Drop for VulkanDevice {
     /// Waits for the work of streams that were dropped before it was done.
     fn drop(&mut self) {
         self.shared.join_all();
+        #[cfg(feature = "wgpu")]
+        crate::wgpu::settle(&self.shared);
     }
 }
 

@@ -113,7 +113,7 @@ impl Recording {
         let again = vk::CommandBufferUsageFlags::SIMULTANEOUS_USE;
         stream::begin(shared, cmd, again).map_err(shared.fail("vkBeginCommandBuffer"))?;
         let mut bound = Bound::default();
-        // Earlier work of the stream, the graph's own last replay among it, is seen by every node.
+        // Earlier work of the queue is seen by every node.
         recorder::barrier(shared, cmd);
         let mut seen = 0;
         for (position, node) in nodes.iter().enumerate() {

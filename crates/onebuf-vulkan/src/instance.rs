@@ -93,13 +93,15 @@ impl Instance {
             other => unavailable(format!("vkCreateInstance answered {other:?}")),
         })?;
         let messages = Arc::new(Messages::default());
-        let messenger = if options.validation {
-            let debug = ext::debug_utils::Instance::new(&entry, &raw);
-            Some((debug.clone(), create_messenger(&debug, &messages)?))
-        } else {
-            None
-        };
-        Ok(Arc::new(Instance { raw, messages, messenger, owned: true, _entry: Some(entry) }))
+        // Made whole at once, so that an error below destroys it.
+        let mut instance = Instance { raw, messages, messenger: None, owned: true, _entry: None };
+        if options.validation {
+            let debug = ext::debug_utils::Instance::new(&entry, &instance.raw);
+            let messenger = create_messenger(&debug, &instance.messages)?;
+            instance.messenger = Some((debug, messenger));
+        }
+        instance._entry = Some(entry);
+        Ok(Arc::new(instance))
     }
 
     /// An instance that somebody else owns and keeps alive for as long as any user of this value.

@@ -36,7 +36,9 @@ pub(crate) struct KernelCode {
     set_layouts: Vec<vk::DescriptorSetLayout>,
     pub(crate) pipeline: Pipeline,
     /// The variant for grids larger than one dispatch, made when one comes.
-    wide: OnceLock<Result<Pipeline>>,
+    wide: OnceLock<Pipeline>,
+    /// Held while the variant is made. What fails is tried again at the next launch.
+    widening: Mutex<()>,
     source: Source,
     sets: Mutex<SetCache>,
     shared: Arc<Shared>,
@@ -97,6 +99,7 @@ impl VulkanKernel {
             set_layouts,
             pipeline,
             wide: OnceLock::new(),
+            widening: Mutex::default(),
             source,
             sets,
             shared,
@@ -122,7 +125,15 @@ impl Kernel for VulkanKernel {
 impl KernelCode {
     /// The pipeline for a grid that one dispatch cannot cover.
     pub(crate) fn wide(&self) -> Result<&Pipeline> {
-        self.wide.get_or_init(|| self.create_wide()).as_ref().map_err(Clone::clone)
+        if let Some(wide) = self.wide.get() {
+            return Ok(wide);
+        }
+        let _one_at_a_time = self.widening.lock();
+        if let Some(wide) = self.wide.get() {
+            return Ok(wide);
+        }
+        let wide = self.create_wide()?;
+        Ok(self.wide.get_or_init(|| wide))
     }
 
     fn create_wide(&self) -> Result<Pipeline> {
@@ -209,7 +220,7 @@ impl Drop for KernelCode {
             for pool in &self.sets.get_mut().pools {
                 device.destroy_descriptor_pool(*pool, None);
             }
-            if let Some(Ok(wide)) = self.wide.get() {
+            if let Some(wide) = self.wide.get() {
                 device.destroy_pipeline(wide.raw, None);
             }
             device.destroy_pipeline(self.pipeline.raw, None);

@@ -74,9 +74,16 @@ impl Line {
     /// The value that the line has reached.
     pub(crate) fn reached(&self, shared: &Shared) -> Result<u64> {
         match self {
-            // SAFETY: the semaphore is live.
-            Line::Queue { timeline, .. } => unsafe { shared.raw.get_semaphore_counter_value(*timeline) }
-                .map_err(shared.fail("vkGetSemaphoreCounterValue")),
+            Line::Queue { timeline, .. } => {
+                // SAFETY: the semaphore is live.
+                let value = unsafe { shared.raw.get_semaphore_counter_value(*timeline) }
+                    .map_err(shared.fail("vkGetSemaphoreCounterValue"))?;
+                // A lost device reports that everything is done.
+                if value == u64::MAX {
+                    return Err(shared.lose("a timeline semaphore has the value of a lost device"));
+                }
+                Ok(value)
+            }
             #[cfg(feature = "wgpu")]
             Line::Wgpu(line) => line.reached(shared),
         }

@@ -281,7 +281,8 @@ impl VulkanMemory {
     fn zero(&self) -> Result<()> {
         if let Some(host) = &self.host {
             // SAFETY: the memory is new, mapped for its whole size, and nobody else knows it.
-            unsafe { host.pointer.write_bytes(0, self.size_bytes as usize) };
+            // All of it, for a peer maps the whole allocation.
+            unsafe { host.pointer.write_bytes(0, host.memory_bytes as usize) };
             return self.flush(0, self.size_bytes);
         }
         crate::stream::run_once(&self.shared, |cmd| {
@@ -537,17 +538,13 @@ fn is_coherent(shared: &Shared, index: u32) -> bool {
         .contains(vk::MemoryPropertyFlags::HOST_COHERENT)
 }
 
-/// Of the types that take the caller's pages the one with most of cached and coherent.
+/// Of the types that take the caller's pages a coherent one, cached if there is any: flushes are for memory that the
+/// driver has mapped, which pages of the program never are.
 fn import_type(shared: &Shared, allowed: u32) -> Option<u32> {
+    let flags = |index: u32| shared.physical.memory.memory_types[index as usize].property_flags;
     let types = shared.physical.types.iter().copied().filter(|index| allowed & (1 << index) != 0);
-    types.max_by_key(|&index| {
-        let flags = shared.physical.memory.memory_types[index as usize].property_flags;
-        let has = |flag| flags.contains(flag);
-        // `max_by_key` gives the last of equals, and the driver's order is best first.
-        let rank = has(vk::MemoryPropertyFlags::HOST_CACHED) as u32 * 2
-            + has(vk::MemoryPropertyFlags::HOST_COHERENT) as u32;
-        (rank, std::cmp::Reverse(index))
-    })
+    let coherent = types.filter(|&index| flags(index).contains(vk::MemoryPropertyFlags::HOST_COHERENT));
+    coherent.min_by_key(|&index| !flags(index).contains(vk::MemoryPropertyFlags::HOST_CACHED))
 }
 
 fn handle_flags(kinds: &[HandleKind]) -> vk::ExternalMemoryHandleTypeFlags {

@@ -131,7 +131,6 @@ impl StreamShared {
             return Ok(true);
         }
         let now = self.line.reached(&self.shared)?;
-        // A lost device may report any value; what it says is not trusted past what it was given.
         self.reached.fetch_max(now, Ordering::AcqRel);
         Ok(now >= value)
     }
@@ -247,20 +246,27 @@ impl StreamShared {
     fn settle(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Result<Ticket> {
         let ticket = Ticket { stream: self.id, value: state.last };
         let pieces = state.open.as_ref().map_or(0, |batch| batch.pieces);
-        let idle = pieces <= 1 && self.is_reached(state.submitted)?;
+        // What was recorded stays recorded: an answer that does not come only leaves it to be gathered.
+        let idle = pieces <= 1 && self.is_reached(state.submitted).unwrap_or(false);
         if idle || pieces >= BATCH {
             self.close(&mut state)?;
             let many = state.in_flight.len() > 4;
             drop(state);
             if many {
-                self.is_reached(u64::MAX)?;
-                self.collect();
+                self.tidy();
             }
         } else if pieces == 1 {
             drop(state);
             self.wake_pump();
         }
         Ok(ticket)
+    }
+
+    /// Looks at what is done, and makes room. The work is with the driver whatever comes of it.
+    fn tidy(&self) {
+        if self.is_reached(u64::MAX).is_ok() {
+            self.collect();
+        }
     }
 
     /// Tells the stream's thread that work was gathered; starts it the first time.
@@ -299,11 +305,14 @@ impl StreamShared {
             pump.gathered = false;
             let ending = pump.ending;
             drop(pump);
-            let submitted = self.state.lock().submitted;
-            let result =
-                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|_| {
-                    if ending { self.wait_for(self.state.lock().submitted, None) } else { Ok(()) }
-                });
+            // The lock is never held over a wait: others ask the stream meanwhile, and must not wait with it.
+            let submitted = || self.state.lock().submitted;
+            let first = submitted();
+            let flushed = self.wait_for(first, None).and_then(|()| self.flush_to(u64::MAX));
+            let result = flushed.and_then(|_| {
+                let last = submitted();
+                if ending { self.wait_for(last, None) } else { Ok(()) }
+            });
             self.collect();
             if let Err(error) = &result {
                 tracing::error!(%error, "a stream stopped");
@@ -373,8 +382,15 @@ impl Drop for VulkanStream {
         drop(pump);
         // A thread that is left alone could be the one to destroy the device, while the process runs its exit handlers and
         // the driver is half gone. So it is joined: here where it has nothing to wait for, else with the device.
-        if let Some(thread) = thread {
-            self.inner.shared.leave(thread, busy);
+        match thread {
+            Some(thread) => self.inner.shared.leave(thread, busy),
+            // No thread could be started. The work is waited for here, while the stream can still be asked.
+            None if busy => {
+                if let Err(error) = self.inner.wait_for(submitted, None) {
+                    tracing::debug!(%error, "the work of a dropped stream");
+                }
+            }
+            None => {}
         }
     }
 }
@@ -421,8 +437,7 @@ impl Stream for VulkanStream {
         let ticket = Ticket { stream: stream.id, value: state.last };
         drop(state);
         if many {
-            stream.is_reached(u64::MAX)?;
-            stream.collect();
+            stream.tidy();
         }
         Ok(ticket)
     }

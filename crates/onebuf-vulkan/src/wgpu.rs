@@ -4,6 +4,9 @@
 //! wgpu as command buffers of wgpu's: each runs one recorded batch as a secondary command buffer. wgpu submits them
 //! under its lock, and runs all submissions of a queue strictly one after the other, each seeing all memory that the
 //! one before wrote. That is the whole order between both sides: what is submitted earlier is done earlier.
+//!
+//! wgpu calls the application's callbacks (`map_async`, `on_submitted_work_done`) from its submit and poll, which onebuf
+//! calls too, with locks held. Such a callback must not call onebuf; let it set a flag or send a message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,6 +66,8 @@ impl WgpuLine {
     /// Submits command buffers of the application; the line reaches `value` when they are done.
     fn submitted(&self, value: u64, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) {
         let mut submissions = self.submissions.lock();
+        let done = self.reached.load(Ordering::Acquire);
+        submissions.retain(|(value, _)| *value > done);
         let index = self.link.queue.submit(commands);
         submissions.push_back((value, index));
         drop(submissions);
@@ -148,6 +153,7 @@ fn restrict(physical: &mut Physical, enabled: impl Fn(&std::ffi::CStr) -> bool, 
     let language = &mut physical.info.features;
     *language = Features {
         f16: language.f16 && features.contains(wgpu::Features::SHADER_F16),
+        i16: language.i16 && features.contains(wgpu::Features::SHADER_I16),
         f64: language.f64 && features.contains(wgpu::Features::SHADER_F64),
         i64: language.i64 && features.contains(wgpu::Features::SHADER_INT64),
         i64_atomics: language.i64_atomics && features.contains(wgpu::Features::SHADER_INT64_ATOMIC_ALL_OPS),
@@ -197,7 +203,7 @@ pub unsafe fn view(device: &VulkanDevice, memory: &Arc<dyn Memory>) -> Result<wg
 /// [`Error::InvalidArgument`] where the buffer lacks the usages STORAGE, COPY_SRC and COPY_DST or is not of Vulkan.
 ///
 /// # Safety
-/// The buffer is the device's. As for [`view`].
+/// The buffer is the device's, and not mapped. As for [`view`].
 pub unsafe fn memory(device: &VulkanDevice, buffer: wgpu::Buffer) -> Result<Arc<dyn Memory>> {
     let link = link(device)?;
     let needed = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
@@ -214,6 +220,11 @@ pub unsafe fn memory(device: &VulkanDevice, buffer: wgpu::Buffer) -> Result<Arc<
     // wgpu zeroes memory when it is first used, by its own count. A first use after onebuf has written would wipe that
     // out, so wgpu is made to read all of it now.
     let size = buffer.size();
+    if size == 0 || size % 4 != 0 {
+        return Err(Error::InvalidArgument(format!(
+            "the wgpu buffer has {size} bytes; it must be of whole words"
+        )));
+    }
     let copy = link.device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
         size,
@@ -230,11 +241,7 @@ pub unsafe fn memory(device: &VulkanDevice, buffer: wgpu::Buffer) -> Result<Arc<
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] where the device is not wgpu's; [`Error::DeviceLost`].
-pub fn submit(
-    device: &VulkanDevice,
-    after: &[Ticket],
-    commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
-) -> Result<Ticket> {
+pub fn submit(device: &VulkanDevice, after: &[Ticket], commands: Vec<wgpu::CommandBuffer>) -> Result<Ticket> {
     link(device)?;
     for ticket in after {
         stream::hand_over(&device.shared, *ticket)?;
@@ -247,6 +254,16 @@ pub fn submit(
 fn link(device: &VulkanDevice) -> Result<&Arc<Link>> {
     let link = device.shared.link.as_ref();
     link.ok_or_else(|| Error::InvalidArgument("the device was not opened on a wgpu device".into()))
+}
+
+/// Waits for what wgpu was given. Its submissions hold the views they use, and those the device: without a last look,
+/// wgpu would never let go.
+pub(crate) fn settle(shared: &Shared) {
+    if let Some(link) = &shared.link
+        && let Err(error) = link.device.poll(PollType::wait_indefinitely())
+    {
+        tracing::debug!(%error, "wgpu's last submissions");
+    }
 }
 
 impl VulkanDevice {

@@ -314,8 +314,10 @@ impl Device {
                 "the ticket is not of a stream of {id}; wait for it on its own device"
             )));
         }
-        let last = streams.live.get(&ticket.stream).and_then(Weak::upgrade).map(|stream| stream.last());
-        match last {
+        let stream = streams.live.get(&ticket.stream).and_then(Weak::upgrade);
+        // A stream's last handle may be dropped here, and that takes as long as the driver likes.
+        drop(streams);
+        match stream.map(|stream| stream.last()) {
             Some(last) if ticket.value > last.value => Err(Error::InvalidArgument(format!(
                 "the ticket is of piece of work {}, and its stream was given {}",
                 ticket.value, last.value

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use onebuf_core::backend::{Export, Memory};
 use onebuf_core::placement::{Candidate, Ranking};
-use onebuf_core::{Error, HostAccess, Placement, Result, StreamId, Ticket, Tickets};
+use onebuf_core::{Error, HostAccess, Placement, Result, Ticket, Tickets};
 
 use crate::arg::{Arg, ArgKind, Span};
 use crate::buffer::Buffer;
@@ -95,11 +95,6 @@ impl Device {
         let ticket = order::submit(&self.shared, &mut all, Tickets::new(), Order::ByHazards, submit)?;
         self.know_stream(ticket.stream);
         Ok(ticket)
-    }
-
-    /// Makes the tickets of a stream that the backend runs for itself known to [`Device::wait`] and its like.
-    pub fn adopt_stream(&self, stream: StreamId) {
-        self.know_stream(stream);
     }
 
     fn given<T: Pod>(

@@ -23,7 +23,7 @@ pub(crate) struct Free {
     pub(crate) bytes: u64,
 }
 
-/// How memory was asked for: [`PoolKey::of`] packs an intent and a size class.
+/// How memory was asked for: the code of a wish, and a size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
     pub(crate) asked: u32,

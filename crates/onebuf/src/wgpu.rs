@@ -22,7 +22,8 @@
 //! Both sides use wgpu's queue, and onebuf submits through wgpu, so no lock is broken whatever threads do. Submissions of
 //! a wgpu queue run one after the other, each seeing what the one before wrote. onebuf gathers launches, so work of the
 //! application has to be told of the buffers it uses: [`WgpuDevice::submit`] hands over what conflicts first, and makes
-//! later launches and guards of the CPU wait. `wgpu::Queue::submit` on its own is for work that uses no shared buffer.
+//! later launches and guards of the CPU wait. Callbacks of wgpu (`map_async`, `on_submitted_work_done`) must not call
+//! onebuf: wgpu runs them within its submit and poll, which onebuf calls with locks held. `wgpu::Queue::submit` on its own is for work that uses no shared buffer.
 
 use std::sync::Arc;
 
@@ -110,6 +111,8 @@ impl WgpuDevice {
         uses: &[(Arg<'_>, bool)],
     ) -> Result<Ticket> {
         let raw = self.raw()?;
+        // An iterator of the caller's may do anything; it is done before any lock is held.
+        let commands = commands.into_iter().collect();
         // SAFETY: the work is submitted behind the tickets, on the queue that runs one submission after the other, and the
         // ticket is that submission's. That it touches no more than stated was promised where the buffers were shared.
         unsafe { self.device.order_external(uses, |after| interop::submit(raw, after, commands)) }

@@ -113,7 +113,7 @@ fn drivers_that_do_not_load_are_no_devices() {
 #[test]
 fn a_validation_layer_that_is_missing_is_named() {
     if process::role().is_some() {
-        match Vulkan::new(VulkanOptions { validation: true, ..VulkanOptions::default() }) {
+        match Vulkan::new(VulkanOptions { validation: true }) {
             Err(Error::BackendUnavailable { reason, .. }) => lab::say(&format!("refused: {reason}")),
             Err(other) => panic!("{other}"),
             Ok(_) => lab::say("vulkan starts"),

@@ -102,7 +102,7 @@ pub(crate) fn run(info: &DeviceInfo, options: &Options, (width, height): (u32, u
         let views = [0, 1, 2].map(|i| outputs[i].1.get_mapped_range(..));
         times.push(start.elapsed());
         for (result, view) in results.iter_mut().zip(views) {
-            *result = bytemuck::pod_collect_to_vec(&*view.context("a mapped buffer without a range")?);
+            *result = bytemuck::pod_collect_to_vec(&view.context("a mapped buffer without a range")?);
         }
         outputs.iter().for_each(|(_, copy, _)| copy.unmap());
     }

@@ -1,5 +1,7 @@
 //! Self-tests of the semantics, each in a process of its own: a driver may die of one, or never answer.
 
+#[cfg(feature = "wgpu")]
+mod api;
 mod in_place;
 mod process;
 #[cfg(test)]
@@ -111,7 +113,9 @@ fn test_of(semantic: Semantic, device: &Device) -> TestResult {
         Semantic::HostImport => in_place::imported(device),
         Semantic::Workgroup => workgroup::test(device),
         Semantic::Process => process::test(device),
-        Semantic::Api => skip("this build has no bridge to another API to test with"),
+        #[cfg(feature = "wgpu")]
+        Semantic::Api if device.info().id.backend == "vulkan" => api::test(device),
+        Semantic::Api => skip("this build has no bridge to another API to test with (feature `wgpu`)"),
         Semantic::Framework => skip("it takes another library's tensor to test with"),
         Semantic::Peer => {
             skip("onebuf copies between devices and uses no peer access, so there is nothing to test")
