@@ -53,11 +53,13 @@ pub(crate) fn submit(
     }
     let _running = may_run(device)?;
     let mut states: SmallVec<[MutexGuard<'_, State>; 8]> = SmallVec::new();
-    let mut unordered = Tickets::new();
     for used in uses.iter() {
         let mut state = used.storage.state.lock();
-        let wait = if order == Order::ByHazards { &mut after } else { &mut unordered };
-        state.hazards.before_device(used.writes, wait).map_err(|error| used.storage.name_in(error))?;
+        let checked = match order {
+            Order::ByHazards => state.hazards.before_device(used.writes, &mut after),
+            Order::ByHand => state.hazards.before_device(used.writes, &mut Tickets::new()),
+        };
+        checked.map_err(|error| used.storage.name_in(error))?;
         if let Some(error) = state.failed.take() {
             return Err(*error);
         }

@@ -115,7 +115,8 @@ impl Stream {
         after: Tickets,
         order: Order,
     ) -> Result<Ticket> {
-        let checked = Checked::new(&self.device, kernel, args)?;
+        let mut checked = Checked::default();
+        checked.check(&self.device, kernel, args)?;
         if groups.contains(&0) {
             return Ok(self.inner.raw.last());
         }
@@ -254,7 +255,8 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// The arguments of a launch, found good.
+/// The arguments of a launch, found good. They are filled in place: the lists are too large to be moved for nothing.
+#[derive(Default)]
 pub(crate) struct Checked<'a> {
     pub(crate) spans: SmallVec<[Span<'a>; 8]>,
     pub(crate) immediates: &'a [u8],
@@ -262,11 +264,16 @@ pub(crate) struct Checked<'a> {
 
 impl<'a> Checked<'a> {
     pub(crate) fn new(device: &Device, kernel: &Kernel, args: &[Arg<'a>]) -> Result<Checked<'a>> {
+        let mut checked = Checked::default();
+        checked.check(device, kernel, args)?;
+        Ok(checked)
+    }
+
+    /// Fills it in.
+    fn check(&mut self, device: &Device, kernel: &Kernel, args: &[Arg<'a>]) -> Result<()> {
         device.check_same(&kernel.device, || "the kernel".to_owned())?;
         let interface = kernel.raw.interface();
-        let mut spans: SmallVec<[Span<'a>; 8]> = SmallVec::new();
         let mut buffers: SmallVec<[BufferArg; 8]> = SmallVec::new();
-        let mut immediates: &[u8] = &[];
         for arg in args {
             match arg.0 {
                 ArgKind::Buffer(span) => {
@@ -278,9 +285,9 @@ impl<'a> Checked<'a> {
                         size_bytes: span.bound_size(),
                         scalar: span.scalar,
                     });
-                    spans.push(span);
+                    self.spans.push(span);
                 }
-                ArgKind::Immediates(bytes) if immediates.is_empty() => immediates = bytes,
+                ArgKind::Immediates(bytes) if self.immediates.is_empty() => self.immediates = bytes,
                 ArgKind::Immediates(_) => {
                     let problem = "more than one value is given for it; put all in one struct".into();
                     let (kernel, binding) = (interface.entry.clone(), BindingRef::Immediate);
@@ -288,8 +295,7 @@ impl<'a> Checked<'a> {
                 }
             }
         }
-        check(interface, &device.info().limits, &buffers, immediates)?;
-        Ok(Checked { spans, immediates })
+        check(interface, &device.info().limits, &buffers, self.immediates)
     }
 
     pub(crate) fn bindings(&self) -> SmallVec<[Part<'a>; 8]> {
