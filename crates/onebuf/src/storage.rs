@@ -206,7 +206,9 @@ impl Storage {
         let shared = &*device.shared;
         let padded = padded(bytes, shared.info.limits.max_buffer_bytes)?;
         let wish = Wish { host: HostAccess::ReadWrite, ..Wish::default() };
-        let class = shared.pool.class(padded);
+        let limits = &shared.info.limits;
+        let most = limits.max_buffer_bytes.min(limits.max_allocation_bytes);
+        let class = shared.pool.class(padded).filter(|class| *class <= most);
         let key = class.map(|bytes| PoolKey { asked: BY_KIND | kind as u32, bytes });
         if let Some(free) = key.and_then(|key| take(shared, key, true)) {
             return Ok(Storage::from_free(device, free, key, bytes, padded, wish, None));

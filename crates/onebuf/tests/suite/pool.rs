@@ -252,3 +252,17 @@ fn placements_say_what_was_asked_and_got() {
     let in_place = device.buffer::<u8>(4).host_in_place(HostAccess::Read).build().unwrap();
     assert_eq!(in_place.placement().path, HostPath::HostMemory);
 }
+
+#[test]
+fn size_classes_stay_within_the_limits() {
+    for mut options in [Options::uma(), Options::discrete()] {
+        options.limits.max_buffer_bytes = 1_000_000;
+        options.limits.max_allocation_bytes = 1_000_000;
+        let (device, _) = options.open(); // the fake device minds
+        let largest = device.buffer::<u8>(1_000_000).device_use(DeviceUse::Heavy).host(HostAccess::ReadWrite);
+        let largest = largest.init_with(|i| i as u8).unwrap();
+        assert_eq!(largest.read().unwrap()[999_999], 999_999usize as u8);
+        drop(largest);
+        assert_eq!(device.memory().live_bytes, 0);
+    }
+}
