@@ -165,3 +165,44 @@ pub(crate) fn signal_name(signal: i32) -> String {
     };
     name.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Ended {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(command.spawn().unwrap(), Instant::now(), limit).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_result_is_found_among_what_a_driver_prints() {
+        let ended = shell("echo hello; echo 'onebuf-result [1,2]'; echo bye", LONG);
+        assert_eq!(ended.how, How::Exited(0));
+        assert_eq!(ended.value::<Vec<u32>>(), Some(vec![1, 2]));
+        assert_eq!(shell("echo 'onebuf-result nonsense'", LONG).value::<Vec<u32>>(), None);
+    }
+
+    #[test]
+    fn each_end_is_told_by_name() {
+        let ended = shell("echo warning >&2; echo 'assertion failed' >&2; kill -SEGV $$", LONG);
+        assert_eq!(ended.how, How::Signal(11));
+        assert_eq!(ended.why(), "the test process died of SIGSEGV; it said: assertion failed");
+        assert_eq!(shell("exit 3", LONG).why(), "the test process ended with code 3 and no result");
+
+        let limit = Duration::from_millis(100);
+        let ended = shell("exec sleep 600", limit);
+        assert_eq!(ended.how, How::TimedOut(limit));
+        assert!(ended.elapsed < LONG);
+        assert!(ended.why().contains("killed"), "{}", ended.why());
+    }
+
+    #[test]
+    fn a_flood_of_output_is_cut() {
+        let ended = shell("head -c 5000000 /dev/zero", LONG);
+        assert_eq!((ended.how, ended.stdout.len() as u64), (How::Exited(0), MOST_BYTES));
+    }
+}

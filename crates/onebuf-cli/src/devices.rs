@@ -54,11 +54,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         print_json(&as_json(&listing, default))?;
     } else {
         print(&as_text(&listing, default))?;
-        for (_, error) in &listing.unavailable {
-            note(error);
-        }
     }
     if listing.adapters.iter().all(|adapter| adapter.rejected.is_some()) {
+        note_unavailable(&listing);
         return Err(Error::Failed(
             "no usable device; `onebuf doctor` says what is missing and how to mend it".into(),
         ));
@@ -68,6 +66,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         note(error);
     }
     Ok(())
+}
+
+/// Tells why backends could not start. Beside a device that can be used that is no news: few machines have all.
+pub(crate) fn note_unavailable(listing: &Listing) {
+    for (_, error) in &listing.unavailable {
+        note(error);
+    }
 }
 
 fn default_reason<'a>(adapter: &Adapter, default: Option<&'a DefaultChoice>) -> Option<&'a str> {

@@ -12,7 +12,7 @@
 //! | `translate`, `source` | `onebuf translate`, and WGSL files |
 //! | `child` | work that may hang or die, in a second process of this command |
 //! | `system` | the machine, its containers |
-//! | `output`, `error` | stdout, stderr and exit codes |
+//! | `output`, `error`, `log` | stdout, stderr, exit codes, what the library logs |
 
 #![deny(unsafe_code)]
 

@@ -47,6 +47,9 @@ pub fn check(
     check_aliases(interface, buffers)
 }
 
+/// The highest `@binding`, as in WebGPU. Drivers keep tables by it, and some die of a number like 4294967295.
+const MAX_BINDING_NUMBER: u64 = 999;
+
 /// Checks what a kernel needs against what a device has: once, when the kernel is made.
 ///
 /// # Errors
@@ -68,6 +71,10 @@ pub fn check_interface(
         let what = format!("kernel `{kernel}`: workgroup size along {}", ["x", "y", "z"][axis]);
         let (size, most) = (interface.workgroup_size[axis], limits.max_workgroup_size[axis]);
         Error::check_limit(&what, u64::from(size), u64::from(most))?;
+    }
+    for binding in &interface.bindings {
+        let what = format!("kernel `{kernel}`: number of {}", reference(binding));
+        Error::check_limit(&what, u64::from(binding.slot.binding), MAX_BINDING_NUMBER)?;
     }
     let count = |kind: BindingKind| interface.bindings.iter().filter(|b| b.kind == kind).count() as u64;
     let groups = interface.bindings.iter().map(|b| u64::from(b.slot.group) + 1).max().unwrap_or(0);

@@ -141,6 +141,8 @@ pub struct Features {
     pub f16: bool,
     /// Double-precision floats.
     pub f64: bool,
+    /// 16-bit integers in arithmetic and in storage buffers.
+    pub i16: bool,
     /// 64-bit integers.
     pub i64: bool,
     /// 64-bit integer atomics in storage buffers.
@@ -153,14 +155,22 @@ pub struct Features {
 
 impl Features {
     /// Every feature on.
-    pub const ALL: Features =
-        Features { f16: true, f64: true, i64: true, i64_atomics: true, f32_atomics: true, subgroups: true };
+    pub const ALL: Features = Features {
+        f16: true,
+        f64: true,
+        i16: true,
+        i64: true,
+        i64_atomics: true,
+        f32_atomics: true,
+        subgroups: true,
+    };
 
     /// The WGSL or field name of each feature with whether it is on.
-    pub fn named(self) -> [(&'static str, bool); 6] {
+    pub fn named(self) -> [(&'static str, bool); 7] {
         [
             ("f16", self.f16),
             ("f64", self.f64),
+            ("i16", self.i16),
             ("i64", self.i64),
             ("i64-atomics", self.i64_atomics),
             ("f32-atomics", self.f32_atomics),

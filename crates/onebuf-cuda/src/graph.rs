@@ -16,7 +16,7 @@ use crate::memory::{self, CudaMemory};
 use crate::params::Values;
 use crate::program::Program;
 use crate::shared::Shared;
-use crate::stream::{max_groups, parts_of, prepare, writable};
+use crate::work::{parts_of, prepare, writable};
 
 /// A graph of this backend.
 pub(crate) struct CudaGraph {
@@ -233,7 +233,7 @@ impl Built {
         match work {
             OwnedWork::Launch { .. } => with_launch(work, |code, program, values, groups| {
                 let mut handles = Vec::new();
-                for (base, grid) in parts_of(groups, max_groups(code)) {
+                for (base, grid) in parts_of(groups, code.max_groups) {
                     values.set_base(base);
                     let mut pointers = values.pointers();
                     let params = kernel_params(code, program, grid, pointers.as_mut_ptr());
@@ -248,20 +248,24 @@ impl Built {
                 Ok(handles)
             }),
             OwnedWork::Copy { from, to } => {
-                let params = copy_params(from, to)?;
-                // SAFETY: as above; the ranges are within live memory, as the caller of the contract checks.
-                let code = unsafe {
-                    sys::cuGraphAddMemcpyNode(
-                        &mut handle,
-                        self.graph,
-                        before,
-                        count,
-                        &params,
-                        self.context.raw,
-                    )
-                };
-                driver::check("cuGraphAddMemcpyNode", code)?;
-                Ok(vec![handle])
+                let mut handles = Vec::new();
+                for row in rows(to.size_bytes) {
+                    let params = copy_params(from, to, row)?;
+                    // SAFETY: as above; the ranges are within live memory, as the caller of the contract checks.
+                    let code = unsafe {
+                        sys::cuGraphAddMemcpyNode(
+                            &mut handle,
+                            self.graph,
+                            before,
+                            count,
+                            &params,
+                            self.context.raw,
+                        )
+                    };
+                    driver::check("cuGraphAddMemcpyNode", code)?;
+                    handles.push(handle);
+                }
+                Ok(handles)
             }
             OwnedWork::Fill { to, word } => {
                 let params = fill_params(to, *word)?;
@@ -291,7 +295,7 @@ impl Built {
         let code = match work {
             OwnedWork::Launch { groups, .. } => {
                 with_launch(work, |code, program, values, groups_of_launch| {
-                    if parts_of(*groups, max_groups(code)).nth(1).is_some() {
+                    if code.is_split(*groups) {
                         return Ok(CUresult::CUDA_ERROR_NOT_SUPPORTED);
                     }
                     let mut pointers = values.pointers();
@@ -301,7 +305,10 @@ impl Built {
                 })?
             }
             OwnedWork::Copy { from, to } => {
-                let params = copy_params(from, to)?;
+                if to.size_bytes > ROW_BYTES {
+                    return Ok(false);
+                }
+                let params = copy_params(from, to, (0, to.size_bytes))?;
                 let context = self.context.raw;
                 // SAFETY: as above.
                 unsafe { sys::cuGraphExecMemcpyNodeSetParams(self.exec, *handle, &params, context) }
@@ -346,7 +353,8 @@ fn with_launch<R>(
     let bindings: Vec<Part<'_>> = bindings.iter().map(OwnedPart::part).collect();
     let launch = Launch { kernel, bindings: &bindings, immediates, groups: *groups };
     let code = kernel::code(kernel)?;
-    let (program, mut values) = prepare(code, &launch)?;
+    let mut values = Values::default();
+    let program = prepare(code, &launch, &mut values)?;
     f(code, program, &mut values, *groups)
 }
 
@@ -373,11 +381,26 @@ fn kernel_params(
     }
 }
 
+/// A node copies at most this much: a row of the driver's copies ends at 2 GiB.
+const ROW_BYTES: u64 = 1 << 30;
+
+/// A copy in rows: where each begins, and its size, in bytes.
+fn rows(size_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..size_bytes.div_ceil(ROW_BYTES)).map(move |row| {
+        let start = row * ROW_BYTES;
+        (start, (size_bytes - start).min(ROW_BYTES))
+    })
+}
+
 /// A copy of one row, by addresses that say themselves where they lie.
-fn copy_params(from: &OwnedPart, to: &OwnedPart) -> Result<sys::CUDA_MEMCPY3D> {
-    let source = memory::of(&from.part())?.pointer + from.offset_bytes;
-    let target = memory::of(&to.part())?.pointer + to.offset_bytes;
-    let bytes = to.size_bytes as usize;
+fn copy_params(
+    from: &OwnedPart,
+    to: &OwnedPart,
+    (start, size_bytes): (u64, u64),
+) -> Result<sys::CUDA_MEMCPY3D> {
+    let source = memory::of(&from.part())?.pointer + from.offset_bytes + start;
+    let target = memory::of(&to.part())?.pointer + to.offset_bytes + start;
+    let bytes = size_bytes as usize;
     Ok(sys::CUDA_MEMCPY3D {
         srcXInBytes: 0,
         srcY: 0,
@@ -457,5 +480,18 @@ impl OwnedPart {
 
     fn part(&self) -> Part<'_> {
         Part { memory: &self.memory, offset_bytes: self.offset_bytes, size_bytes: self.size_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_copies_are_rows() {
+        assert_eq!(rows(4).collect::<Vec<_>>(), [(0, 4)]);
+        assert_eq!(rows(ROW_BYTES).collect::<Vec<_>>(), [(0, ROW_BYTES)]);
+        let large: Vec<_> = rows(2 * ROW_BYTES + 5).collect();
+        assert_eq!(large, [(0, ROW_BYTES), (ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, 5)]);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct KernelCode {
     wide: OnceLock<Result<Program>>,
     source: Source,
     cached: Option<bool>,
+    /// Workgroups along x, y, z that one launch takes.
+    pub(crate) max_groups: [u32; 3],
     /// Last, so that the device outlives the code on it.
     shared: Arc<Shared>,
 }
@@ -96,8 +98,10 @@ impl CudaKernel {
                 return Err(request.no_source_for("CUDA", "WGSL, CUDA C++ and PTX"));
             }
         };
+        let max_groups = limits.max_groups.map(|most| most.max(1));
         let (wide, shared) = (OnceLock::new(), shared.clone());
-        Ok(CudaKernel { code: Arc::new(KernelCode { interface, program, wide, source, cached, shared }) })
+        let code = KernelCode { interface, program, wide, source, cached, max_groups, shared };
+        Ok(CudaKernel { code: Arc::new(code) })
     }
 }
 
@@ -133,9 +137,10 @@ impl KernelCode {
         }
     }
 
-    /// The device that the code is loaded on.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// Whether a grid is past what one launch covers.
+    pub(crate) fn is_split(&self, groups: [u32; 3]) -> bool {
+        let [x, y, z] = self.max_groups;
+        groups[0] > x || groups[1] > y || groups[2] > z
     }
 }
 

@@ -19,6 +19,7 @@
 //! | `shared`, `device` | the open device, and the contract's device over it |
 //! | `memory`, `pool`, `mapping` | buffers; the stream-ordered pool; exportable memory and its import |
 //! | `kernel`, `program`, `params` | compilation and its cache; what the driver loads; what a launch passes |
+//! | `work` | a piece of work, handed to the driver |
 //! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
 //!
 //! ```no_run
@@ -51,6 +52,7 @@ mod program;
 mod semantics;
 mod shared;
 mod stream;
+mod work;
 
 use std::sync::Arc;
 

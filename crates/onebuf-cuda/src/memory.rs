@@ -207,9 +207,11 @@ impl CudaMemory {
         let register = |flags| unsafe { sys::cuMemHostRegister_v2(raw, size_bytes as usize, flags) };
         let mut read_only = false;
         let mut code = register(flags);
-        if matches!(code, CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_OPERATING_SYSTEM)
-            && attributes.read_only_host_register
-        {
+        let hopeless = matches!(
+            code,
+            CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED | CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        );
+        if code != CUresult::CUDA_SUCCESS && !hopeless && attributes.read_only_host_register {
             // Pages that may not be written are locked for reading alone.
             code = register(flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
             read_only = code == CUresult::CUDA_SUCCESS;

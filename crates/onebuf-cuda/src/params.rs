@@ -8,7 +8,7 @@ use onebuf_core::{Binding, BindingKind, Error, KernelInterface, Result};
 use onebuf_wgsl::CudaParam;
 use smallvec::SmallVec;
 
-use crate::memory;
+use crate::memory::{self, CudaMemory};
 use crate::program::Param;
 
 /// The values of a kernel's parameters. Each starts at a word, and none is on the heap for kernels of common size.
@@ -19,22 +19,30 @@ pub(crate) struct Values {
     starts: SmallVec<[u32; 24]>,
     /// The word at which the base of the grid starts, where the kernel takes one.
     base: Option<usize>,
+    /// Some of the buffers are unified memory.
+    pub(crate) has_unified: bool,
 }
 
 impl Values {
-    /// The values for a launch.
+    /// Takes the values of a launch, into a value that is empty.
     ///
     /// # Errors
     /// [`Error::BindingMismatch`] where a binding is not aligned as its type wants, or may not be written;
     /// [`Error::LimitExceeded`] where an array is longer than a kernel can count.
-    pub(crate) fn of(interface: &KernelInterface, params: &[Param], launch: &Launch<'_>) -> Result<Values> {
-        let mut values = Values::default();
+    pub(crate) fn fill(
+        &mut self,
+        interface: &KernelInterface,
+        params: &[Param],
+        launch: &Launch<'_>,
+    ) -> Result<()> {
         for param in params {
-            values.starts.push(values.words.len() as u32);
+            self.starts.push(self.words.len() as u32);
             match *param {
                 Param::Pointer { binding, alignment_bytes } => {
                     let (described, part) = bound(interface, launch, binding)?;
-                    values.words.push(address(interface, described, part, alignment_bytes)?);
+                    let memory = memory::of(part)?;
+                    self.has_unified |= memory.is_unified();
+                    self.words.push(address(interface, described, part, memory, alignment_bytes)?);
                 }
                 Param::Length { binding, offset_bytes, stride_bytes } => {
                     let (described, part) = bound(interface, launch, binding)?;
@@ -50,17 +58,17 @@ impl Values {
                             available: u64::from(u32::MAX),
                         });
                     }
-                    values.words.push(length);
+                    self.words.push(length);
                 }
-                Param::Immediates { size_bytes } => values.push_bytes(launch.immediates, size_bytes),
+                Param::Immediates { size_bytes } => self.push_bytes(launch.immediates, size_bytes),
                 Param::GridBase => {
-                    values.base = Some(values.words.len());
-                    values.words.extend([0; 2]);
+                    self.base = Some(self.words.len());
+                    self.words.extend([0; 2]);
                 }
-                Param::GridGroups => values.words.extend(grid_words(launch.groups)),
+                Param::GridGroups => self.words.extend(grid_words(launch.groups)),
             }
         }
-        Ok(values)
+        Ok(())
     }
 
     /// Bytes, filled up with zeros: the driver reads as many as the parameter has.
@@ -123,9 +131,9 @@ fn address(
     interface: &KernelInterface,
     binding: &Binding,
     part: &Part<'_>,
+    memory: &CudaMemory,
     alignment_bytes: u64,
 ) -> Result<u64> {
-    let memory = memory::of(part)?;
     let address = memory.pointer.wrapping_add(part.offset_bytes);
     let fail = |problem: String| {
         let (kernel, binding) = (interface.entry.clone(), reference(binding));
@@ -275,7 +283,8 @@ mod tests {
         let kernel = NoKernel;
         let kernel: std::sync::Arc<dyn onebuf_core::backend::Kernel> = std::sync::Arc::new(kernel);
         let launch = Launch { kernel: &kernel, bindings: &[], immediates: &[], groups: [70_000, 2, 3] };
-        let mut values = Values::of(&interface, &memory_free, &launch).unwrap();
+        let mut values = Values::default();
+        values.fill(&interface, &memory_free, &launch).unwrap();
         values.set_base([65_535, 0, 1]);
         let bytes: Vec<u8> = values.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -291,7 +300,7 @@ mod tests {
         let interface = interface(vec![binding("array<f32>", 4, Some(4))], Features::default());
         let kernel: std::sync::Arc<dyn onebuf_core::backend::Kernel> = std::sync::Arc::new(NoKernel);
         let launch = Launch { kernel: &kernel, bindings: &[], immediates: &[], groups: [1; 3] };
-        let result = Values::of(&interface, &of_native(&interface), &launch);
+        let result = Values::default().fill(&interface, &of_native(&interface), &launch);
         assert!(matches!(result, Err(Error::BindingMismatch { .. })));
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult, CUstream};
-use onebuf_core::backend::{Event, Graph, Launch, Memory, Part, Stream, Work};
+use onebuf_core::backend::{Event, Graph, Memory, Stream, Work};
 use onebuf_core::{Error, Result, StreamId, Ticket};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -23,10 +23,9 @@ use smallvec::SmallVec;
 use crate::event::{CudaEvent, Purpose, RawEvent};
 use crate::graph::{self, Replay};
 use crate::kernel::{self, KernelCode};
-use crate::memory;
 use crate::params::Values;
-use crate::program::Program;
 use crate::shared::Shared;
+use crate::work::Ready;
 use crate::{driver, fork};
 
 /// Marks that may be under way before they become sparse.
@@ -37,9 +36,6 @@ const SPARSE: u64 = 16;
 
 /// Things kept after which a submission looks for some to let go of.
 const MANY_KEPT: usize = 256;
-
-/// A launch that is split into more parts than this is a mistake in the grid.
-const MOST_PARTS: u64 = 1 << 20;
 
 /// A stream as its user holds it.
 pub(crate) struct CudaStream {
@@ -86,33 +82,54 @@ struct State {
 type Marks = SmallVec<[(Ticket, Arc<RawEvent>); 2]>;
 
 /// What a piece of work uses, to be kept until it is done.
-#[derive(Clone)]
 pub(crate) enum Keep {
     Memory(Arc<dyn Memory>),
     Kernel(Arc<KernelCode>),
     Replay(Replay),
 }
 
-impl Keep {
-    fn is(&self, other: &Keep) -> bool {
-        match (self, other) {
-            (Keep::Memory(a), Keep::Memory(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
-            (Keep::Kernel(a), Keep::Kernel(b)) => Arc::ptr_eq(a, b),
-            (Keep::Replay(a), Keep::Replay(b)) => a.is(b),
+/// What a piece of work uses, borrowed: most of it is kept already, and then nothing is counted.
+enum Used<'a> {
+    Memory(&'a Arc<dyn Memory>),
+    Kernel(&'a Arc<KernelCode>),
+    Replay(&'a Replay),
+}
+
+impl Used<'_> {
+    fn is(&self, kept: &Keep) -> bool {
+        match (self, kept) {
+            (Used::Memory(a), Keep::Memory(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
+            (Used::Kernel(a), Keep::Kernel(b)) => Arc::ptr_eq(a, b),
+            (Used::Replay(a), Keep::Replay(b)) => a.is(b),
             _ => false,
+        }
+    }
+
+    fn keep(&self) -> Keep {
+        match self {
+            Used::Memory(memory) => Keep::Memory(Arc::clone(memory)),
+            Used::Kernel(code) => Keep::Kernel(Arc::clone(code)),
+            Used::Replay(replay) => Keep::Replay((*replay).clone()),
         }
     }
 }
 
+/// How many of the newest things kept a submission looks at: a loop over the same buffers finds them there.
+const NEWEST: usize = 12;
+
 impl State {
     /// Keeps something for the newest piece of work. What the pieces before it kept is kept longer in place of twice.
-    fn keep(&mut self, keep: Keep) {
+    fn keep(&mut self, used: Used<'_>) {
         let value = self.last;
-        // A loop over the same buffers finds them among the newest entries, in one of the first looks.
-        match self.kept.iter_mut().rev().take(12).find(|(_, known)| known.is(&keep)) {
-            Some((until, _)) => *until = value,
-            None => self.kept.push_back((value, keep)),
+        let count = self.kept.len();
+        for place in (count.saturating_sub(NEWEST)..count).rev() {
+            let (until, kept) = &mut self.kept[place];
+            if used.is(kept) {
+                *until = value;
+                return;
+            }
         }
+        self.kept.push_back((value, used.keep()));
     }
 
     /// Names of the kernels of work past `reached`.
@@ -312,17 +329,17 @@ impl StreamShared {
         match work {
             Work::Launch(launch) => {
                 for part in launch.bindings {
-                    state.keep(Keep::Memory(part.memory.clone()));
+                    state.keep(Used::Memory(part.memory));
                 }
                 if let Ok(code) = kernel::code(launch.kernel) {
-                    state.keep(Keep::Kernel(code.clone()));
+                    state.keep(Used::Kernel(code));
                 }
             }
             Work::Copy { from, to } => {
-                state.keep(Keep::Memory(from.memory.clone()));
-                state.keep(Keep::Memory(to.memory.clone()));
+                state.keep(Used::Memory(from.memory));
+                state.keep(Used::Memory(to.memory));
             }
-            Work::Fill { to, .. } => state.keep(Keep::Memory(to.memory.clone())),
+            Work::Fill { to, .. } => state.keep(Used::Memory(to.memory)),
         }
         self.finish_submission(state, result)
     }
@@ -439,9 +456,10 @@ impl Stream for CudaStream {
         let stream = &self.inner;
         let _entered = stream.shared.enter()?;
         // What can be refused is refused before the stream counts anything.
-        let mut ready = Ready::of(&work)?;
+        let mut values = Values::default();
+        let ready = Ready::of(&work, &mut values)?;
         let state = stream.follow(after)?;
-        let result = ready.issue(stream.raw);
+        let result = ready.issue(stream.raw, &mut values);
         stream.settle(state, &work, result)
     }
 
@@ -452,7 +470,7 @@ impl Stream for CudaStream {
             let mut state = stream.follow(after)?;
             let result = replay.launch(stream.raw);
             state.last += 1;
-            state.keep(Keep::Replay(replay));
+            state.keep(Used::Replay(&replay));
             stream.finish_submission(state, result)
         })
     }
@@ -481,132 +499,6 @@ impl Stream for CudaStream {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// A piece of work that was checked, and is ready for the driver.
-#[allow(clippy::large_enum_variant)] // On the stack for one submission; a box would be an allocation a launch.
-enum Ready<'a> {
-    Launch { code: &'a KernelCode, program: &'a Program, values: Values, launch: Launch<'a> },
-    Copy { from: Part<'a>, to: Part<'a> },
-    Fill { to: Part<'a>, word: u32 },
-}
-
-impl<'a> Ready<'a> {
-    fn of(work: &Work<'a>) -> Result<Ready<'a>> {
-        match *work {
-            Work::Launch(launch) => {
-                let code = kernel::code(launch.kernel)?;
-                let (program, values) = prepare(code, &launch)?;
-                Ok(Ready::Launch { code, program, values, launch })
-            }
-            Work::Copy { from, to } => {
-                memory::of(&from)?;
-                writable(&to)?;
-                Ok(Ready::Copy { from, to })
-            }
-            Work::Fill { to, word } => {
-                writable(&to)?;
-                Ok(Ready::Fill { to, word })
-            }
-        }
-    }
-
-    /// Hands the work to the driver. The context is current.
-    fn issue(&mut self, stream: CUstream) -> Result<()> {
-        match self {
-            Ready::Launch { code, program, values, launch } => {
-                for part in launch.bindings {
-                    memory::of(part)?.before_device(stream);
-                }
-                let block = code.interface.workgroup_size;
-                for (base, grid) in parts_of(launch.groups, max_groups(code)) {
-                    values.set_base(base);
-                    let mut pointers = values.pointers();
-                    // SAFETY: function, stream and parameters are of this context; each pointer is to a value of at least
-                    // the parameter's size in `values`, which is not moved; grid, block and workgroup memory are within
-                    // the device's limits. The driver copies the values before it returns.
-                    let code = unsafe {
-                        sys::cuLaunchKernel(
-                            program.function,
-                            grid[0],
-                            grid[1],
-                            grid[2],
-                            block[0],
-                            block[1],
-                            block[2],
-                            program.dynamic_shared_bytes,
-                            stream,
-                            pointers.as_mut_ptr(),
-                            std::ptr::null_mut(),
-                        )
-                    };
-                    driver::check("cuLaunchKernel", code)?;
-                }
-                Ok(())
-            }
-            Ready::Copy { from, to } => {
-                let (source, target) = (memory::of(from)?, memory::of(to)?);
-                source.before_device(stream);
-                target.before_device(stream);
-                let (source, target) = (source.pointer + from.offset_bytes, target.pointer + to.offset_bytes);
-                // SAFETY: the ranges are within live memory that the device reaches by unified addresses and do not
-                // overlap, as the caller of the contract checks.
-                let code = unsafe { sys::cuMemcpyAsync(target, source, to.size_bytes as usize, stream) };
-                driver::check("cuMemcpyAsync", code)
-            }
-            Ready::Fill { to, word } => {
-                let target = memory::of(to)?;
-                target.before_device(stream);
-                let (start, words) = (target.pointer + to.offset_bytes, to.size_bytes as usize / 4);
-                // SAFETY: offset and size are multiples of 4 within live memory, as the caller of the contract checks.
-                let code = unsafe { sys::cuMemsetD32Async(start, *word, words, stream) };
-                driver::check("cuMemsetD32Async", code)
-            }
-        }
-    }
-}
-
-/// The program that covers a launch's grid, with the values of its parameters. The context is current.
-pub(crate) fn prepare<'a>(code: &'a KernelCode, launch: &Launch<'_>) -> Result<(&'a Program, Values)> {
-    let most = max_groups(code);
-    let split = launch.groups.iter().zip(most).any(|(&groups, most)| groups > most);
-    let program = if split {
-        let parts: u64 = (0..3).map(|axis| u64::from(launch.groups[axis].div_ceil(most[axis]))).product();
-        Error::check_limit("launches that one grid is split into", parts, MOST_PARTS)?;
-        code.wide()?
-    } else {
-        &code.program
-    };
-    Ok((program, Values::of(&code.interface, &program.params, launch)?))
-}
-
-/// Workgroups along x, y, z that one launch takes.
-pub(crate) fn max_groups(code: &KernelCode) -> [u32; 3] {
-    code.shared().physical.info.limits.max_groups.map(|most| most.max(1))
-}
-
-/// A grid in parts that the driver takes: where each begins, and its size.
-pub(crate) fn parts_of(groups: [u32; 3], most: [u32; 3]) -> impl Iterator<Item = ([u32; 3], [u32; 3])> {
-    let steps = move |axis: usize| {
-        // A step past `u32` ends the range, and not the program.
-        (0..groups[axis])
-            .step_by(most[axis].max(1) as usize)
-            .map(move |base| (base, (groups[axis] - base).min(most[axis].max(1))))
-    };
-    steps(2).flat_map(move |(z, depth)| {
-        steps(1)
-            .flat_map(move |(y, height)| steps(0).map(move |(x, width)| ([x, y, z], [width, height, depth])))
-    })
-}
-
-/// Refuses to write imported pages that may only be read.
-pub(crate) fn writable(to: &Part<'_>) -> Result<()> {
-    if memory::of(to)?.read_only {
-        return Err(Error::InvalidArgument(
-            "the imported pages may only be read, and the work would write them".into(),
-        ));
-    }
-    Ok(())
 }
 
 /// Waits for tickets of the device's streams.
@@ -656,41 +548,4 @@ pub(crate) fn is_done(shared: &Shared, ticket: Ticket) -> Result<bool> {
     }
     let _entered = shared.enter()?;
     stream.is_reached(ticket.value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_a_grid_once() {
-        let most = [7, 3, 2];
-        for groups in [[1, 1, 1], [7, 3, 2], [8, 4, 3], [20, 1, 5], [3, 10, 1]] {
-            let mut seen = std::collections::HashMap::new();
-            for (base, size) in parts_of(groups, most) {
-                assert!((0..3).all(|axis| size[axis] >= 1 && size[axis] <= most[axis]), "{size:?}");
-                for z in 0..size[2] {
-                    for y in 0..size[1] {
-                        for x in 0..size[0] {
-                            *seen.entry([base[0] + x, base[1] + y, base[2] + z]).or_insert(0) += 1;
-                        }
-                    }
-                }
-            }
-            let all: u32 = groups.iter().product();
-            assert_eq!(seen.len() as u32, all, "{groups:?}");
-            assert!(seen.values().all(|&count| count == 1));
-            assert!(seen.keys().all(|place| (0..3).all(|axis| place[axis] < groups[axis])));
-        }
-    }
-
-    #[test]
-    fn a_grid_within_the_limits_is_one_part() {
-        let most = [0x7fff_ffff, 65_535, 65_535];
-        let one: Vec<_> = parts_of([0x7fff_ffff, 65_535, 65_535], most).collect();
-        assert_eq!(one, [([0, 0, 0], [0x7fff_ffff, 65_535, 65_535])]);
-        let two: Vec<_> = parts_of([u32::MAX, 1, 1], most).collect();
-        assert_eq!(two.len(), 3);
-        assert_eq!(two[2], ([0xffff_fffe, 0, 0], [1, 1, 1]));
-    }
 }

@@ -109,7 +109,7 @@ fn a_second_compilation_is_spared() {
     on_every_device(|device| {
         let unique = format!(
             "@group(0) @binding(0) var<storage, read_write> y: array<u32>;
-             @compute @workgroup_size(64) fn set(@builtin(global_invocation_id) id: vec3<u32>) {{ y[id.x] = {}u; }}",
+             @compute @workgroup_size(64) fn put(@builtin(global_invocation_id) id: vec3<u32>) {{ y[id.x] = {}u; }}",
             std::process::id()
         );
         let first = kernel(device, &unique, &[]);

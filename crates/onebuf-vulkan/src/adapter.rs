@@ -181,6 +181,15 @@ impl Physical {
         Ok(physical)
     }
 
+    /// Takes the queue family that somebody else chose.
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn use_family(&mut self, instance: &ash::Instance, family: u32) {
+        // SAFETY: `raw` belongs to `instance`.
+        let families = unsafe { instance.get_physical_device_queue_family_properties(self.raw) };
+        self.queue_family = family;
+        self.timestamp_bits = families.get(family as usize).map_or(0, |family| family.timestamp_valid_bits);
+    }
+
     /// The device as a backend lists it.
     pub(crate) fn adapter(&self) -> Adapter {
         Adapter { info: self.info.clone(), rejected: self.rejected.clone() }
@@ -361,12 +370,13 @@ impl SupportedFeatures {
         let basic = features.features;
         let subgroups = Self::has_subgroups(instance, raw, api);
         let yes = |flag: vk::Bool32| flag == vk::TRUE;
+        let stores_16_bits = yes(vulkan11.storage_buffer16_bit_access)
+            && yes(vulkan11.uniform_and_storage_buffer16_bit_access);
         SupportedFeatures {
             language: Features {
-                f16: yes(vulkan12.shader_float16)
-                    && yes(vulkan11.storage_buffer16_bit_access)
-                    && yes(vulkan11.uniform_and_storage_buffer16_bit_access),
+                f16: yes(vulkan12.shader_float16) && stores_16_bits,
                 f64: yes(basic.shader_float64),
+                i16: yes(basic.shader_int16) && stores_16_bits,
                 i64: yes(basic.shader_int64),
                 i64_atomics: yes(basic.shader_int64) && yes(vulkan12.shader_buffer_int64_atomics),
                 f32_atomics: yes(float.shader_buffer_float32_atomic_add),
@@ -405,9 +415,10 @@ impl SupportedFeatures {
         f: impl FnOnce(&mut vk::PhysicalDeviceFeatures2<'_>) -> R,
     ) -> R {
         let language = physical.info.features;
+        let stores_16_bits = language.f16 || language.i16;
         let mut vulkan11 = vk::PhysicalDeviceVulkan11Features::default()
-            .storage_buffer16_bit_access(language.f16)
-            .uniform_and_storage_buffer16_bit_access(language.f16);
+            .storage_buffer16_bit_access(stores_16_bits)
+            .uniform_and_storage_buffer16_bit_access(stores_16_bits);
         let mut vulkan12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
             .shader_float16(language.f16)
@@ -423,6 +434,7 @@ impl SupportedFeatures {
         let basic = vk::PhysicalDeviceFeatures::default()
             .robust_buffer_access(physical.has.robust_buffers)
             .shader_float64(language.f64)
+            .shader_int16(language.i16)
             .shader_int64(language.i64);
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .features(basic)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ash::vk;
 use onebuf_core::backend::{
     Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Stream,
 };
@@ -22,12 +23,57 @@ use crate::stream::{self, StreamShared, VulkanStream};
 /// An open Vulkan device.
 pub struct VulkanDevice {
     pub(crate) shared: Arc<Shared>,
+    #[cfg(feature = "wgpu")]
+    pub(crate) outside: std::sync::OnceLock<Arc<StreamShared>>,
+}
+
+impl VulkanDevice {
+    pub(crate) fn new(shared: Arc<Shared>) -> VulkanDevice {
+        VulkanDevice {
+            shared,
+            #[cfg(feature = "wgpu")]
+            outside: std::sync::OnceLock::new(),
+        }
+    }
 }
 
 impl Drop for VulkanDevice {
     /// Waits for the work of streams that were dropped before it was done.
     fn drop(&mut self) {
         self.shared.join_all();
+    }
+}
+
+/// The driver's handles of an open device, for code that calls Vulkan itself beside onebuf. They are valid while the
+/// device lives, which everything made from it keeps alive.
+#[derive(Clone)]
+pub struct Handles {
+    /// The instance, with its functions.
+    pub instance: ash::Instance,
+    /// The physical device.
+    pub physical_device: vk::PhysicalDevice,
+    /// The device, with its functions.
+    pub device: ash::Device,
+    /// The family of its queues.
+    pub queue_family: u32,
+}
+
+impl VulkanDevice {
+    /// The driver's handles.
+    pub fn handles(&self) -> Handles {
+        Handles {
+            instance: self.shared.instance.raw.clone(),
+            physical_device: self.shared.physical.raw,
+            device: self.shared.raw.clone(),
+            queue_family: self.shared.physical.queue_family,
+        }
+    }
+
+    /// Calls `submit` with a queue that nobody else submits to meanwhile: a queue is used by one thread at a time, and
+    /// onebuf's streams share theirs. `submit` calls nothing of this device.
+    pub fn with_queue<R>(&self, submit: impl FnOnce(vk::Queue) -> R) -> R {
+        let queue = self.shared.queues[self.shared.next_queue()].lock();
+        submit(*queue)
     }
 }
 

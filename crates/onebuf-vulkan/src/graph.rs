@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::recorder::{self, Bound, Keep};
 use crate::shared::Shared;
-use crate::stream::create_commands;
+use crate::stream::{self, create_commands};
 
 /// A graph of this backend.
 pub(crate) struct VulkanGraph {
@@ -111,9 +111,7 @@ impl Recording {
         // Made whole at once, so that an error below frees the pool.
         let mut recording = Recording { cmd, pool, _keep: Vec::new(), shared: shared.clone() };
         let again = vk::CommandBufferUsageFlags::SIMULTANEOUS_USE;
-        // SAFETY: the command buffer is new.
-        unsafe { shared.raw.begin_command_buffer(cmd, &vk::CommandBufferBeginInfo::default().flags(again)) }
-            .map_err(shared.fail("vkBeginCommandBuffer"))?;
+        stream::begin(shared, cmd, again).map_err(shared.fail("vkBeginCommandBuffer"))?;
         let mut bound = Bound::default();
         // Earlier work of the stream, the graph's own last replay among it, is seen by every node.
         recorder::barrier(shared, cmd);

@@ -21,6 +21,9 @@ pub(crate) const STAGE: vk::ShaderStageFlags = vk::ShaderStageFlags::COMPUTE;
 /// Bytes that the grid of a split launch adds to the immediates: two `vec3<u32>`, each aligned to 16.
 pub(crate) const GRID_BYTES: u32 = 28;
 
+/// The longest name of an entry point that the validation layer takes.
+const MAX_ENTRY_NAME_BYTES: usize = 255;
+
 /// A kernel of this backend.
 pub(crate) struct VulkanKernel {
     pub(crate) code: Arc<KernelCode>,
@@ -330,10 +333,15 @@ fn create_pipeline(
     grid_offset_bytes: Option<u32>,
 ) -> Result<Pipeline> {
     let device = &shared.raw;
-    let entry_name = CString::new(entry).map_err(|_| Error::InvalidKernel {
-        message: "the entry point's name has a NUL".into(),
-        line: None,
-    })?;
+    let bad_name = |message: String| Error::InvalidKernel { message, line: None };
+    if entry.len() > MAX_ENTRY_NAME_BYTES {
+        let bytes = entry.len();
+        return Err(bad_name(format!(
+            "the entry point's name has {bytes} bytes; at most {MAX_ENTRY_NAME_BYTES} are supported"
+        )));
+    }
+    let entry_name =
+        CString::new(entry).map_err(|_| bad_name("the entry point's name has a NUL".to_owned()))?;
     let key = shared.cache.key(words, entry, bounds == Bounds::Unchecked);
     let earlier = shared.cache.load(&key);
     let info = vk::PipelineCacheCreateInfo::default().initial_data(earlier.as_deref().unwrap_or_default());

@@ -17,7 +17,9 @@
 //! | `memory` | buffers: in blocks, exportable, imported |
 //! | `kernel`, `cache` | pipelines, their descriptor sets, and their cache on disk |
 //! | `recorder` | work written into a command buffer |
-//! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
+//! | `stream`, `line` | queues of work, and their line to the driver |
+//! | `event`, `graph` | points in a stream, work recorded once |
+//! | `wgpu` | the same device under wgpu (feature `wgpu`) |
 //!
 //! ```no_run
 //! use onebuf_core::backend::Backend;
@@ -39,11 +41,14 @@ mod event;
 mod graph;
 mod instance;
 mod kernel;
+mod line;
 mod memory;
 mod recorder;
 mod semantics;
 mod shared;
 mod stream;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 use std::sync::Arc;
 
@@ -55,7 +60,8 @@ use crate::error::driver;
 use crate::instance::Instance;
 use crate::shared::Shared;
 
-pub use device::VulkanDevice;
+pub use ash;
+pub use device::{Handles, VulkanDevice};
 pub use instance::VulkanOptions;
 
 /// The name in device ids.
@@ -115,6 +121,6 @@ impl Backend for Vulkan {
         if let Some(why) = &physical.rejected {
             return Err(Error::NoDevice(format!("{} ({}): {why}", physical.info.id, physical.info.name)));
         }
-        Ok(Arc::new(VulkanDevice { shared: Shared::create(self.instance.clone(), physical)? }))
+        Ok(Arc::new(VulkanDevice::new(Shared::create(self.instance.clone(), physical)?)))
     }
 }

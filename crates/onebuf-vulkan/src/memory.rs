@@ -1,6 +1,7 @@
 //! Bytes on a device: one buffer each, over a part of a block, an allocation of its own, or memory that came from outside.
 
 use std::any::Any;
+use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -96,12 +97,17 @@ impl VulkanMemory {
             linear: true,
             allocation_scheme: AllocationScheme::GpuAllocatorManaged,
         });
+        let full =
+            || Error::OutOfMemory { asked_bytes: request.size_bytes, free_bytes: None, never_fits: false };
         let allocation = allocation.map_err(|error| match error {
-            AllocationError::OutOfMemory => {
-                Error::OutOfMemory { asked_bytes: request.size_bytes, free_bytes: None, never_fits: false }
-            }
+            // A mapping fails where there is memory and no address space.
+            AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => full(),
             other => Error::Driver { call: "vkAllocateMemory", code: other.to_string() },
         })?;
+        if allocation.mapped_ptr().is_some_and(|pointer| !is_mapping(pointer)) {
+            let _ = shared.allocator.lock().free(allocation);
+            return Err(full());
+        }
         // SAFETY: the memory is the allocator's, large and aligned enough, and of a type the buffer allows.
         let memory = unsafe { allocation.memory() };
         let host = allocation.mapped_ptr().filter(|_| request.mapped).map(|pointer| HostView {
@@ -197,6 +203,18 @@ impl VulkanMemory {
         let coherent = is_coherent(shared, index);
         let view = HostView { pointer, coherent, memory_offset: 0, memory_bytes: size_bytes };
         pending.bind(own, size_bytes, Some(view))
+    }
+
+    /// A buffer of somebody else's, which `keep` keeps alive.
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn foreign(
+        shared: &Arc<Shared>,
+        buffer: vk::Buffer,
+        size_bytes: u64,
+        keep: Box<dyn Send + Sync>,
+    ) -> VulkanMemory {
+        let (id, shared) = (shared.next_memory(), shared.clone());
+        VulkanMemory { buffer, id, size_bytes, backing: Backing::Foreign { _keep: keep }, host: None, shared }
     }
 
     /// What another process or API exported.
@@ -336,19 +354,24 @@ impl Memory for VulkanMemory {
             ));
         };
         let info = vk::MemoryGetFdInfoKHR::default().memory(memory).handle_type(handle_flags(&[handle]));
+        let none_left = || Error::Os {
+            what: "vkGetMemoryFdKHR".into(),
+            reason: "no file descriptor is left; raise the limit on open files (ulimit -n)".into(),
+        };
         // SAFETY: the memory was allocated to be exported with this handle type.
         let fd = unsafe { functions.get_memory_fd(&info) }.map_err(|code| match code {
-            vk::Result::ERROR_TOO_MANY_OBJECTS => Error::Os {
-                what: "vkGetMemoryFdKHR".into(),
-                reason: "no file descriptor is left; raise the limit on open files (ulimit -n)".into(),
-            },
+            vk::Result::ERROR_TOO_MANY_OBJECTS => none_left(),
             other => self.shared.fail("vkGetMemoryFdKHR")(other),
         })?;
         if fd < 0 {
-            return Err(Error::Driver { call: "vkGetMemoryFdKHR", code: format!("the descriptor {fd}") });
+            // lavapipe passes on what `dup` says, and calls it a success.
+            return Err(none_left());
         }
         // SAFETY: the driver made the descriptor for us; nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Drivers leave it open to every program that this process starts.
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|error| Error::os("FD_CLOEXEC on an exported descriptor", &error.into()))?;
         let driver = self.shared.physical.driver_uuid;
         let device = self.shared.physical.info.uuid;
         Ok(Export { fd, handle, allocation_bytes, size_bytes: self.size_bytes, kind, device, driver })
@@ -441,10 +464,14 @@ impl<'a> PendingBuffer<'a> {
         // SAFETY: the memory is host-visible and not mapped.
         let mapped =
             unsafe { shared.raw.map_memory(own.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
-        let pointer = mapped.map_err(shared.fail("vkMapMemory")).and_then(|pointer| {
-            NonNull::new(pointer.cast())
-                .ok_or(Error::Driver { call: "vkMapMemory", code: "a null pointer".into() })
-        });
+        let full = || Error::OutOfMemory { asked_bytes: size_bytes, free_bytes: None, never_fits: false };
+        let pointer = match mapped {
+            Ok(pointer) => {
+                NonNull::new(pointer).filter(|p| is_mapping(*p)).map(NonNull::cast).ok_or_else(full)
+            }
+            Err(vk::Result::ERROR_MEMORY_MAP_FAILED) => Err(full()),
+            Err(code) => Err(shared.fail("vkMapMemory")(code)),
+        };
         match pointer {
             Ok(pointer) => {
                 let coherent = flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
@@ -490,6 +517,12 @@ impl Drop for PendingBuffer<'_> {
         // SAFETY: the buffer was made here, was bound to nothing that is in use, and nobody else has it.
         unsafe { self.shared.raw.destroy_buffer(self.buffer, None) };
     }
+}
+
+/// Whether a driver's pointer can be a mapping: they begin at multiples of `minMemoryMapAlignment`, which is at least
+/// 64. lavapipe of Mesa 25.0 hands out what a failed `mmap` returns, -1, and calls it a success.
+fn is_mapping(pointer: NonNull<c_void>) -> bool {
+    pointer.addr().get().is_multiple_of(64)
 }
 
 /// The memory type behind a kind of the profile.

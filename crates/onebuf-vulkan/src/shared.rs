@@ -47,6 +47,9 @@ pub(crate) struct Shared {
     next_memory: AtomicU64,
     lost: OnceLock<String>,
     owned: bool,
+    /// wgpu, where the device is an application's.
+    #[cfg(feature = "wgpu")]
+    pub(crate) link: Option<Arc<crate::wgpu::Link>>,
     /// What must outlive the device when it is not ours: an application's own device.
     _keep: Option<Box<dyn Send + Sync>>,
     /// The instance goes last.
@@ -83,6 +86,8 @@ pub(crate) struct Logical {
     pub(crate) queues: Vec<vk::Queue>,
     pub(crate) owned: bool,
     pub(crate) keep: Option<Box<dyn Send + Sync>>,
+    #[cfg(feature = "wgpu")]
+    pub(crate) link: Option<Arc<crate::wgpu::Link>>,
 }
 
 impl Shared {
@@ -106,7 +111,15 @@ impl Shared {
         .map_err(driver("vkCreateDevice"))?;
         // SAFETY: the queues were asked for above.
         let queues = (0..count).map(|i| unsafe { raw.get_device_queue(physical.queue_family, i) }).collect();
-        Shared::assemble(instance, physical, Logical { raw, queues, owned: true, keep: None })
+        let logical = Logical {
+            raw,
+            queues,
+            owned: true,
+            keep: None,
+            #[cfg(feature = "wgpu")]
+            link: None,
+        };
+        Shared::assemble(instance, physical, logical)
     }
 
     /// Sets up the parts of a logical device.
@@ -115,7 +128,7 @@ impl Shared {
         physical: Physical,
         logical: Logical,
     ) -> Result<Arc<Shared>> {
-        let Logical { raw, queues, owned, keep } = logical;
+        let Logical { raw, queues, owned, keep, .. } = logical;
         let mut debug_settings = AllocatorDebugSettings::default();
         debug_settings.log_leaks_on_shutdown = false;
         let allocator = Allocator::new(&AllocatorCreateDesc {
@@ -153,11 +166,21 @@ impl Shared {
             next_memory: AtomicU64::new(1),
             lost: OnceLock::new(),
             owned,
+            #[cfg(feature = "wgpu")]
+            link: logical.link,
             _keep: keep,
             raw,
             physical,
             instance,
         }))
+    }
+
+    /// Whether command buffers run within those of somebody else's.
+    pub(crate) fn runs_in_others(&self) -> bool {
+        #[cfg(feature = "wgpu")]
+        return self.link.is_some();
+        #[cfg(not(feature = "wgpu"))]
+        false
     }
 
     /// The queue of the next stream, in turn.

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ash::vk;
 use onebuf_core::backend::{Event, Graph, Stream, Work};
@@ -23,8 +23,11 @@ use smallvec::SmallVec;
 
 use crate::event::{Timestamp, VulkanEvent};
 use crate::graph::{self, Recording};
+use crate::line::{self, Line};
 use crate::recorder::{self, Bound, Keep};
 use crate::shared::Shared;
+#[cfg(feature = "wgpu")]
+use crate::wgpu::WgpuLine;
 
 /// Pieces of work after which a batch goes to the driver even if the driver is busy.
 const BATCH: u32 = 512;
@@ -38,8 +41,7 @@ pub(crate) struct VulkanStream {
 pub(crate) struct StreamShared {
     pub(crate) id: StreamId,
     pub(crate) shared: Arc<Shared>,
-    queue: usize,
-    timeline: vk::Semaphore,
+    line: Line,
     state: Mutex<State>,
     /// The highest value that is known to be reached.
     reached: AtomicU64,
@@ -87,12 +89,11 @@ struct Pump {
 impl StreamShared {
     pub(crate) fn create(shared: &Arc<Shared>) -> Result<Arc<StreamShared>> {
         shared.check_alive()?;
-        let (timeline, value) = shared.take_timeline()?;
+        let (line, value) = Line::create(shared)?;
         let stream = Arc::new(StreamShared {
             id: StreamId::next(),
             shared: shared.clone(),
-            queue: shared.next_queue(),
-            timeline,
+            line,
             state: Mutex::new(State {
                 last: value,
                 submitted: value,
@@ -112,10 +113,16 @@ impl StreamShared {
         Ok(stream)
     }
 
-    /// Hands work to the driver until it has all up to `value`.
-    pub(crate) fn flush_to(&self, value: u64) -> Result<()> {
+    /// Hands work to the driver until it has all up to `value`. Returns the value to wait for: the one that the batch
+    /// with this piece of work signals. A wait for a value in between would end at the same moment, but the validation
+    /// layer (seen in 1.3.239) loses track of one and blocks for ten seconds.
+    pub(crate) fn flush_to(&self, value: u64) -> Result<u64> {
         let mut state = self.state.lock();
-        if state.submitted < value { self.close(&mut state) } else { Ok(()) }
+        if state.submitted < value {
+            self.close(&mut state)?;
+        }
+        let before = state.in_flight.partition_point(|batch| batch.last < value);
+        Ok(state.in_flight.get(before).map_or(value, |batch| batch.last))
     }
 
     /// Whether the stream has reached a value.
@@ -123,9 +130,7 @@ impl StreamShared {
         if self.reached.load(Ordering::Acquire) >= value {
             return Ok(true);
         }
-        // SAFETY: the semaphore is live.
-        let now = unsafe { self.shared.raw.get_semaphore_counter_value(self.timeline) }
-            .map_err(self.shared.fail("vkGetSemaphoreCounterValue"))?;
+        let now = self.line.reached(&self.shared)?;
         // A lost device may report any value; what it says is not trusted past what it was given.
         self.reached.fetch_max(now, Ordering::AcqRel);
         Ok(now >= value)
@@ -160,8 +165,8 @@ impl StreamShared {
             if ticket.stream == self.id {
                 own = own.max(ticket.value);
             } else if let Some(stream) = self.shared.stream(ticket.stream) {
-                stream.flush_to(ticket.value)?;
-                foreign.push((stream, ticket.value));
+                let value = stream.flush_to(ticket.value)?;
+                foreign.push((stream, value));
             } else {
                 gone = true;
             }
@@ -184,13 +189,10 @@ impl StreamShared {
                 None => self.create_batch()?,
             };
             // SAFETY: the batch's work is done, or it is new.
-            let begun = unsafe {
-                let device = &self.shared.raw;
-                device.reset_command_pool(batch.pool, vk::CommandPoolResetFlags::empty()).and_then(|()| {
-                    let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
-                    device.begin_command_buffer(batch.cmd, &vk::CommandBufferBeginInfo::default().flags(once))
-                })
-            };
+            let reset =
+                unsafe { self.shared.raw.reset_command_pool(batch.pool, vk::CommandPoolResetFlags::empty()) };
+            let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
+            let begun = reset.and_then(|()| begin(&self.shared, batch.cmd, once));
             batch.pieces = 0;
             if let Err(code) = begun {
                 state.spare.push(batch);
@@ -219,7 +221,7 @@ impl StreamShared {
         let ended = unsafe { self.shared.raw.end_command_buffer(batch.cmd) };
         let result = ended
             .map_err(self.shared.fail("vkEndCommandBuffer"))
-            .and_then(|()| self.submit_commands(&[batch.cmd], &batch, state.last));
+            .and_then(|()| self.submit_commands(batch.cmd, &batch, state.last));
         self.keep_submitted(state, batch, result)
     }
 
@@ -236,27 +238,9 @@ impl StreamShared {
         Ok(())
     }
 
-    fn submit_commands(&self, commands: &[vk::CommandBuffer], batch: &Batch, signal: u64) -> Result<()> {
-        let waits: SmallVec<[vk::Semaphore; 4]> =
-            batch.waits.iter().map(|(stream, _)| stream.timeline).collect();
-        let wait_values: SmallVec<[u64; 4]> = batch.waits.iter().map(|(_, value)| *value).collect();
-        let stages: SmallVec<[vk::PipelineStageFlags; 4]> =
-            batch.waits.iter().map(|_| vk::PipelineStageFlags::ALL_COMMANDS).collect();
-        let (signals, signal_values) = ([self.timeline], [signal]);
-        let mut values = vk::TimelineSemaphoreSubmitInfo::default()
-            .wait_semaphore_values(&wait_values)
-            .signal_semaphore_values(&signal_values);
-        let info = vk::SubmitInfo::default()
-            .command_buffers(commands)
-            .wait_semaphores(&waits)
-            .wait_dst_stage_mask(&stages)
-            .signal_semaphores(&signals)
-            .push_next(&mut values);
-        let queue = self.shared.queues[self.queue].lock();
-        // SAFETY: the queue is locked; command buffers are complete, and all they use is kept by the batch, which
-        // outlives the work.
-        unsafe { self.shared.raw.queue_submit(*queue, &[info], vk::Fence::null()) }
-            .map_err(self.shared.fail("vkQueueSubmit"))
+    fn submit_commands(&self, cmd: vk::CommandBuffer, batch: &Batch, signal: u64) -> Result<()> {
+        let waits = batch.waits.iter().map(|(stream, value)| (&stream.line, *value));
+        self.line.submit(&self.shared, cmd, waits, signal)
     }
 
     /// After work was recorded: hands it to the driver, or leaves it to be gathered.
@@ -317,7 +301,7 @@ impl StreamShared {
             drop(pump);
             let submitted = self.state.lock().submitted;
             let result =
-                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|()| {
+                self.wait_for(submitted, None).and_then(|()| self.flush_to(u64::MAX)).and_then(|_| {
                     if ending { self.wait_for(self.state.lock().submitted, None) } else { Ok(()) }
                 });
             self.collect();
@@ -332,9 +316,25 @@ impl StreamShared {
 
     /// Blocks until a submitted value is reached.
     fn wait_for(&self, value: u64, limit: Option<Duration>) -> Result<()> {
-        wait_all(&self.shared, &[self.timeline], &[value], limit)?;
+        line::wait(&self.shared, &[(&self.line, value)], limit)?;
         self.reached.fetch_max(value, Ordering::AcqRel);
         Ok(())
+    }
+}
+
+#[cfg(feature = "wgpu")]
+impl StreamShared {
+    /// Counts a submission that goes to the driver without a batch of this stream.
+    pub(crate) fn submit_outside(&self, submit: impl FnOnce(&WgpuLine, u64)) -> Result<Ticket> {
+        self.shared.check_alive()?;
+        let Line::Wgpu(line) = &self.line else {
+            return Err(Error::InvalidArgument("the device was not opened on a wgpu device".into()));
+        };
+        let mut state = self.state.lock();
+        state.last += 1;
+        submit(line, state.last);
+        state.submitted = state.last;
+        Ok(Ticket { stream: self.id, value: state.last })
     }
 }
 
@@ -344,14 +344,14 @@ impl Drop for StreamShared {
         let state = self.state.get_mut();
         // The handle's drop leaves work in flight to the stream's thread. Without one, it ends here.
         if !state.in_flight.is_empty() {
-            let _ = wait_all(&self.shared, &[self.timeline], &[state.submitted], None);
+            let _ = line::wait(&self.shared, &[(&self.line, state.submitted)], None);
         }
         let batches = state.in_flight.drain(..).chain(state.spare.drain(..)).chain(state.open.take());
         for batch in batches {
             // SAFETY: the work is done, or the device lost.
             unsafe { self.shared.raw.destroy_command_pool(batch.pool, None) };
         }
-        self.shared.give_timeline(self.timeline, state.submitted);
+        self.line.end(&self.shared, state.submitted);
     }
 }
 
@@ -414,7 +414,7 @@ impl Stream for VulkanStream {
         // The recording begins and ends with a barrier.
         state.seen = state.last;
         batch.last = state.last;
-        let result = stream.submit_commands(&[recording.cmd], &batch, state.last);
+        let result = stream.submit_commands(recording.cmd, &batch, state.last);
         batch.graph = Some(recording);
         stream.keep_submitted(&mut state, batch, result)?;
         let many = state.in_flight.len() > 4;
@@ -444,7 +444,7 @@ impl Stream for VulkanStream {
     }
 
     fn flush(&self) -> Result<()> {
-        self.inner.flush_to(u64::MAX)
+        self.inner.flush_to(u64::MAX).map(drop)
     }
 
     fn last(&self) -> Ticket {
@@ -462,18 +462,19 @@ pub(crate) fn wait(shared: &Shared, tickets: &[Ticket], limit: Option<Duration>)
     for ticket in tickets {
         let Some(stream) = shared.stream(ticket.stream) else { continue };
         if stream.is_reached(ticket.value)? {
+            // What the work kept goes now: the caller may be waiting for memory to come back.
+            stream.collect();
             continue;
         }
-        stream.flush_to(ticket.value)?;
-        streams.push((stream, ticket.value));
+        let value = stream.flush_to(ticket.value)?;
+        streams.push((stream, value));
     }
     if streams.is_empty() {
         return shared.check_alive();
     }
-    let semaphores: SmallVec<[vk::Semaphore; 4]> =
-        streams.iter().map(|(stream, _)| stream.timeline).collect();
-    let values: SmallVec<[u64; 4]> = streams.iter().map(|(_, value)| *value).collect();
-    wait_all(shared, &semaphores, &values, limit)?;
+    let lines: SmallVec<[(&Line, u64); 4]> =
+        streams.iter().map(|(stream, value)| (&stream.line, *value)).collect();
+    line::wait(shared, &lines, limit)?;
     for (stream, value) in &streams {
         stream.reached.fetch_max(*value, Ordering::AcqRel);
         stream.collect();
@@ -481,32 +482,17 @@ pub(crate) fn wait(shared: &Shared, tickets: &[Ticket], limit: Option<Duration>)
     Ok(())
 }
 
+/// Hands the work behind a ticket to the driver.
+#[cfg(feature = "wgpu")]
+pub(crate) fn hand_over(shared: &Shared, ticket: Ticket) -> Result<()> {
+    shared.stream(ticket.stream).map_or(Ok(()), |stream| stream.flush_to(ticket.value).map(drop))
+}
+
 /// Whether a ticket is reached; hands its work over.
 pub(crate) fn is_done(shared: &Shared, ticket: Ticket) -> Result<bool> {
     let Some(stream) = shared.stream(ticket.stream) else { return Ok(true) };
     stream.flush_to(ticket.value)?;
     stream.is_reached(ticket.value)
-}
-
-fn wait_all(
-    shared: &Shared,
-    semaphores: &[vk::Semaphore],
-    values: &[u64],
-    limit: Option<Duration>,
-) -> Result<()> {
-    shared.check_alive()?;
-    let info = vk::SemaphoreWaitInfo::default().semaphores(semaphores).values(values);
-    let start = Instant::now();
-    let nanoseconds = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-    // SAFETY: the semaphores are live: their streams are held.
-    match unsafe { shared.raw.wait_semaphores(&info, nanoseconds) } {
-        Ok(()) => Ok(()),
-        Err(vk::Result::TIMEOUT) => Err(Error::Timeout {
-            what: "work on the device".into(),
-            after_ms: start.elapsed().as_millis() as u64,
-        }),
-        Err(code) => Err(shared.fail("vkWaitSemaphores")(code)),
-    }
 }
 
 /// A command pool with one command buffer.
@@ -519,7 +505,13 @@ pub(crate) fn create_commands(
     // SAFETY: the family is the one the device was made with.
     let pool =
         unsafe { shared.raw.create_command_pool(&info, None) }.map_err(shared.fail("vkCreateCommandPool"))?;
-    let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+    let level = if shared.runs_in_others() {
+        vk::CommandBufferLevel::SECONDARY
+    } else {
+        vk::CommandBufferLevel::PRIMARY
+    };
+    let info =
+        vk::CommandBufferAllocateInfo::default().command_pool(pool).level(level).command_buffer_count(1);
     // SAFETY: the pool is live.
     let buffers = unsafe { shared.raw.allocate_command_buffers(&info) };
     let cmd = buffers.map_err(shared.fail("vkAllocateCommandBuffers")).and_then(|buffers| {
@@ -536,6 +528,18 @@ pub(crate) fn create_commands(
             Err(error)
         }
     }
+}
+
+/// Begins a command buffer that is not being recorded, and that no queued work uses.
+pub(crate) fn begin(
+    shared: &Shared,
+    cmd: vk::CommandBuffer,
+    flags: vk::CommandBufferUsageFlags,
+) -> Result<(), vk::Result> {
+    let inheritance = vk::CommandBufferInheritanceInfo::default();
+    let info = vk::CommandBufferBeginInfo::default().flags(flags).inheritance_info(&inheritance);
+    // SAFETY: as the caller says. A primary command buffer ignores the inheritance.
+    unsafe { shared.raw.begin_command_buffer(cmd, &info) }
 }
 
 /// Records and runs a few commands, and waits for them.

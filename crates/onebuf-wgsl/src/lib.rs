@@ -54,6 +54,7 @@
 
 mod cuda;
 mod error;
+mod immediates;
 mod module;
 mod nesting;
 #[cfg(feature = "nvrtc")]

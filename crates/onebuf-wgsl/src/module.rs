@@ -9,7 +9,7 @@ use naga::{
 };
 use onebuf_core::kernel::Override;
 
-use crate::{Error, Specialized, error::Diagnostic, nesting, specialize, stack};
+use crate::{Error, Specialized, error::Diagnostic, immediates, nesting, specialize, stack};
 
 /// The capabilities that a kernel on buffers may use. Textures, samplers, ray queries and cooperative matrices are not
 /// among them; which of these a device has is checked later, against [`onebuf_core::kernel::Features`]. So 16-bit
@@ -77,6 +77,7 @@ impl Module {
         let ir = stack::run(|| {
             let ir = naga::front::wgsl::parse_str(source)
                 .map_err(|error| Error::Parse(Diagnostic::from_parse_error(&error, source)))?;
+            immediates::check(&ir, source)?;
             // Other entry points may use what a kernel cannot; they are dropped before the strict validation.
             validate(&ir, Capabilities::all(), source)?;
             Ok(ir)

@@ -169,6 +169,7 @@ fn of_type(inner: &TypeInner, features: &mut Features) {
     match (scalar.kind, scalar.width) {
         (ScalarKind::Float, 2) => features.f16 = true,
         (ScalarKind::Float, 8) => features.f64 = true,
+        (ScalarKind::Sint | ScalarKind::Uint, 2) => features.i16 = true,
         (ScalarKind::Sint | ScalarKind::Uint, 8) => features.i64 = true,
         _ => {}
     }

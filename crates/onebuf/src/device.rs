@@ -1,6 +1,6 @@
 //! An open device: what everything else is made from.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
 struct Streams {
     /// Every stream that was ever made: a ticket of another device is told by it.
     known: HashSet<StreamId>,
-    live: Vec<Weak<dyn backend::Stream>>,
+    live: HashMap<StreamId, Weak<dyn backend::Stream>>,
     /// The last tickets of streams that are gone.
     gone: Tickets,
     default: Option<Arc<StreamInner>>,
@@ -289,29 +289,39 @@ impl Device {
         if let Some(stream) = which(&mut self.shared.streams.lock()) {
             return Ok(stream.clone());
         }
-        // Made without the lock, since it registers itself; a second thread's loses.
-        let stream = self.new_stream()?;
-        Ok(which(&mut self.shared.streams.lock()).get_or_insert(stream).clone())
+        // Made, and by a second thread given up again, without the lock: a stream takes it when it comes and goes.
+        let made = self.new_stream()?;
+        let kept = which(&mut self.shared.streams.lock()).get_or_insert_with(|| made.clone()).clone();
+        Ok(kept)
     }
 
     fn new_stream(&self) -> Result<Arc<StreamInner>> {
         let raw = self.shared.raw.create_stream()?;
         let mut streams = self.shared.streams.lock();
         streams.known.insert(raw.id());
-        streams.live.retain(|stream| stream.strong_count() > 0);
-        streams.live.push(Arc::downgrade(&raw));
+        streams.live.retain(|_, stream| stream.strong_count() > 0);
+        streams.live.insert(raw.id(), Arc::downgrade(&raw));
         drop(streams);
         Ok(Arc::new(StreamInner::new(raw, Arc::downgrade(&self.shared))))
     }
 
+    /// Refuses tickets that were never given out: nothing would ever reach them.
     pub(crate) fn check_ticket(&self, ticket: Ticket) -> Result<()> {
-        if self.shared.streams.lock().known.contains(&ticket.stream) {
-            return Ok(());
+        let streams = self.shared.streams.lock();
+        if !streams.known.contains(&ticket.stream) {
+            let id = &self.info().id;
+            return Err(Error::InvalidArgument(format!(
+                "the ticket is not of a stream of {id}; wait for it on its own device"
+            )));
         }
-        let id = &self.info().id;
-        Err(Error::InvalidArgument(format!(
-            "the ticket is not of a stream of {id}; wait for it on its own device"
-        )))
+        let last = streams.live.get(&ticket.stream).and_then(Weak::upgrade).map(|stream| stream.last());
+        match last {
+            Some(last) if ticket.value > last.value => Err(Error::InvalidArgument(format!(
+                "the ticket is of piece of work {}, and its stream was given {}",
+                ticket.value, last.value
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the tickets of a stream that the backend runs for itself acceptable.
@@ -339,7 +349,10 @@ impl Shared {
     pub(crate) fn all_tickets(&self) -> Tickets {
         let streams = self.streams.lock();
         let mut all = streams.gone.clone();
-        all.extend(streams.live.iter().filter_map(Weak::upgrade).map(|stream| stream.last()));
+        let live: Vec<Arc<dyn backend::Stream>> = streams.live.values().filter_map(Weak::upgrade).collect();
+        // A stream's last handle may be dropped here, and that takes as long as the driver likes.
+        drop(streams);
+        all.extend(live.iter().map(|stream| stream.last()));
         all
     }
 

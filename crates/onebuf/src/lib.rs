@@ -85,6 +85,8 @@ mod pool;
 mod registry;
 mod storage;
 mod stream;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 pub use arg::{Arg, AsArg};
 pub use buffer::{Buffer, BufferSlice};

@@ -145,7 +145,11 @@ mod absent {
 /// The default device of a listing; `wanted` is what `ONEBUF_DEVICE` says.
 fn choose(listing: &Listing, wanted: Option<&str>) -> Result<DefaultChoice> {
     if let Some(wanted) = wanted {
-        return named(listing, wanted.trim(), "named by ONEBUF_DEVICE =");
+        let wanted = wanted.trim();
+        return named(listing, wanted, "named by ONEBUF_DEVICE =").map_err(|error| match error {
+            Error::NoDevice(why) => Error::NoDevice(format!("{DEVICE_VARIABLE} is `{wanted}`: {why}")),
+            other => other,
+        });
     }
     let ranked = usable_by_rank(listing);
     let Some(best) = ranked.first() else {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use onebuf_core::backend::{Allocation, Memory, Part};
 use onebuf_core::hazard::Hazards;
@@ -361,18 +362,30 @@ impl Drop for Storage {
             Origin::Pages(owner) => {
                 shared.pool.died(self.held_bytes);
                 let waited = shared.raw.wait(hazards.all().as_slice(), None);
-                let owner = owner.take();
                 match waited {
-                    Ok(()) | Err(Error::DeviceLost(_)) => shared.pages.retire(&self.memory, owner),
+                    // The import goes with the field `memory`, and the owner of its pages after it.
+                    Ok(()) | Err(Error::DeviceLost(_)) if is_last(&self.memory) => {}
+                    Ok(()) | Err(Error::DeviceLost(_)) => shared.pages.retire(&self.memory, owner.take()),
                     Err(error) => {
                         // The device may still use the pages: better lost than given to somebody else.
                         tracing::error!(%error, "imported pages are leaked: their work cannot be waited for");
-                        std::mem::forget((self.memory.clone(), owner));
+                        std::mem::forget((self.memory.clone(), owner.take()));
                     }
                 }
             }
         }
     }
+}
+
+/// True once nobody else holds the memory. Its work is done; a thread of the backend may be letting go of it just now.
+fn is_last(memory: &Arc<dyn Memory>) -> bool {
+    (0..1000).any(|_| {
+        let last = Arc::strong_count(memory) == 1;
+        if !last {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        last
+    })
 }
 
 /// The size in whole words, at least one: what a kernel that takes `array<u32>` can bind.

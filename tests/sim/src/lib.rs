@@ -4,11 +4,11 @@
 //! [`Simulated`] backend runs the work on the real device behind it, and in between:
 //!
 //! - shows the memory of another device ([`Options::heaps`], [`Options::memory`]), such as memory that the CPU cannot see
-//!   or caches badly, and runs out of it ([`memory`]);
+//!   or caches badly, and runs out of it;
 //! - keeps a shadow copy of non-coherent memory, so that a missing flush or invalidation, or one that puts back stale
-//!   neighbours, shows as wrong bytes ([`memory`]);
+//!   neighbours, shows as wrong bytes;
 //! - shows other limits, and notes every call that is past them in [`Control::violations`], as a validation layer does
-//!   for the real ones ([`watch`]);
+//!   for the real ones;
 //! - fails, slows down and loses the device when it is told to ([`Control`]).
 //!
 //! It is written against `onebuf-core` alone. What it does not simulate: the splitting of grids past `max_groups`, which

@@ -5,7 +5,7 @@ use std::time::Duration;
 use onebuf::{DeviceKind, Registry};
 use serde::{Deserialize, Serialize};
 
-use super::{Check, Status};
+use super::{Check, Status, nodes};
 use crate::child::{self, Ended};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -15,8 +15,8 @@ const ID: &str = "device";
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Found {
     devices: Vec<Device>,
-    /// Why each backend that could not start did not.
-    unavailable: Vec<String>,
+    /// The backends that could not start, each with the reason.
+    unavailable: Vec<(String, String)>,
     /// The device that is taken when nobody names one, with the reason; or why there is none.
     default: Option<Result<String, String>>,
 }
@@ -81,7 +81,11 @@ pub(crate) fn here() -> crate::error::Result<()> {
     let default = default.map(|choice| format!("{}: {}", choice.id, choice.why)).map_err(|e| e.to_string());
     child::report(&Found {
         devices: devices.collect(),
-        unavailable: listing.unavailable.iter().map(|(_, error)| error.to_string()).collect(),
+        unavailable: listing
+            .unavailable
+            .iter()
+            .map(|(backend, error)| ((*backend).to_owned(), error.to_string()))
+            .collect(),
         default: Some(default),
     })
 }
@@ -107,13 +111,16 @@ impl Listed {
         };
         let bad = if self.usable() { Status::Warn } else { Status::Fail };
         let mut checks: Vec<Check> = found.devices.iter().map(|device| device_check(device, bad)).collect();
-        for why in &found.unavailable {
-            let check = Check::new(ID, bad, why.as_str());
-            checks.push(self.loader.iter().fold(check, |check, line| check.because(line.as_str())));
-        }
-        if found.devices.is_empty() && found.unavailable.is_empty() {
+        // Without NVIDIA's hardware CUDA is missed by nobody.
+        let missed = |backend: &str| backend != "cuda" || nodes::has_nvidia();
+        let mut unavailable = found.unavailable.iter().filter(|(backend, _)| missed(backend)).peekable();
+        if found.devices.is_empty() && unavailable.peek().is_none() {
             let check = Check::fail(ID, "the drivers that loaded show no device")
                 .remedy("look at device-nodes below; for a driver that needs no GPU: apt-get install mesa-vulkan-drivers");
+            checks.push(self.loader.iter().fold(check, |check, line| check.because(line.as_str())));
+        }
+        for (_, why) in unavailable {
+            let check = Check::new(ID, bad, why.as_str());
             checks.push(self.loader.iter().fold(check, |check, line| check.because(line.as_str())));
         }
         match &found.default {

@@ -37,11 +37,12 @@ pub(crate) fn here(test: &TestOf) -> crate::error::Result<()> {
     child::report(&cost)
 }
 
-fn bandwidths(device: &Device, semantic: Semantic) -> Result<Cost> {
+/// What can be measured of a semantic.
+pub(super) fn bandwidths(device: &Device, semantic: Semantic) -> Result<Cost> {
     let bytes = size(device);
     let words = bytes / 4;
     let buffer = match semantic {
-        Semantic::Uma | Semantic::HostMapped => {
+        Semantic::Unified | Semantic::Uma | Semantic::HostMapped => {
             let asked = device.buffer::<u32>(words).require(semantic);
             match asked.host_in_place(HostAccess::ReadWrite).build() {
                 // A BAR: see the self-test.
@@ -81,13 +82,13 @@ fn bandwidths(device: &Device, semantic: Semantic) -> Result<Cost> {
     Ok(cost)
 }
 
-/// Bytes to measure with: an eighth of what there is, at most 64 MiB.
+/// Bytes to measure with: an eighth of what there is, at most 64 MiB, in whole vectors.
 fn size(device: &Device) -> usize {
     let limits = &device.info().limits;
     let budget = device.memory().budget_bytes.unwrap_or(u64::MAX).min(device.info().memory_bytes) / 8;
     let most = limits.max_storage_binding_bytes.min(limits.max_buffer_bytes).min(limits.max_allocation_bytes);
-    let bytes = MOST_BYTES.min(budget).min(most);
-    (usize::try_from(bytes).unwrap_or(LEAST_BYTES) / LEAST_BYTES * LEAST_BYTES).max(LEAST_BYTES)
+    let bytes = MOST_BYTES.min(budget.max(LEAST_BYTES as u64)).min(most);
+    (usize::try_from(bytes).unwrap_or(LEAST_BYTES) / 16 * 16).max(16)
 }
 
 /// What the memory holds, over and over: 256 KiB.
@@ -143,11 +144,13 @@ const INVOCATIONS: usize = 1 << 17;
 
 fn device_read(device: &Device, buffer: &Buffer<u32>, pattern: &[u32]) -> Result<f64> {
     let kernel = device.kernel(SUM)?.build()?;
-    let sums = device.buffer::<u32>(INVOCATIONS).host(HostAccess::Read).zeroed().build()?;
+    let most = usize::try_from(device.info().limits.max_storage_binding_bytes / 4).unwrap_or(INVOCATIONS);
+    let most = most.min(INVOCATIONS);
+    let sums = device.buffer::<u32>(most).host(HostAccess::Read).zeroed().build()?;
     let stream = device.stream()?;
     median(buffer.len(), |len| {
         // Each reads 16 vectors or more.
-        let invocations = (len / 64).clamp(64, INVOCATIONS) / 64 * 64;
+        let invocations = (len / 64).clamp(64, most) / 64 * 64;
         let time = timed(&stream, &kernel, buffer, &sums, len, invocations)?;
         let seen = sums.read()?[..invocations].iter().copied().fold(0, u32::wrapping_add);
         let all = pattern.iter().copied().fold(0, u32::wrapping_add);

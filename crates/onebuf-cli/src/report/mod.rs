@@ -16,6 +16,7 @@ use onebuf::core::report::{
 };
 use onebuf::{Adapter, Device, DeviceInfo, Registry, Semantic};
 
+use crate::devices;
 use crate::error::{Error, Result};
 use crate::output::{note, print, print_json, progress};
 use crate::system;
@@ -65,8 +66,8 @@ pub(crate) struct TestOf {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let registry = Registry::system();
     let listing = registry.adapters();
-    for (_, error) in &listing.unavailable {
-        note(error);
+    if listing.adapters.iter().all(|adapter| adapter.rejected.is_some()) {
+        devices::note_unavailable(&listing);
     }
     let adapters: Vec<Adapter> = match &options.device {
         None => listing.adapters,
@@ -82,10 +83,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let steps = adapters.len() * Semantic::ALL.len();
     let bar = if options.verify || options.measure { progress(steps as u64) } else { ProgressBar::hidden() };
-    let devices = adapters.iter().map(|adapter| device_report(registry, adapter, options, &bar)).collect();
+    let reports = adapters.iter().map(|adapter| device_report(registry, adapter, options, &bar)).collect();
     bar.finish_and_clear();
     let usable: Vec<_> = adapters.iter().filter(|a| a.rejected.is_none()).map(|a| &a.info.id).collect();
-    let report = Report { schema: SCHEMA.to_owned(), host: system::host(), devices };
+    let report = Report { schema: SCHEMA.to_owned(), host: system::host(), devices: reports };
 
     if let (Some(mut page), Some(path)) = (page, &options.html) {
         let written = page.write_all(html::render(&report).as_bytes());

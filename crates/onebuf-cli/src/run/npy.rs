@@ -468,7 +468,7 @@ mod tests {
         assert!(with("'<f4'", "False", "(3 4)").contains("must follow"));
         assert!(with("'<f4'", "maybe", "(3,)").contains("`True` or `False`"));
         assert!(with("'<f4'", "False", &format!("({})", "1,".repeat(65))).contains("64 dimensions"));
-        assert!(with("'<f4", "False", "(3,)").contains("not understood"));
+        assert!(message(&file("{'descr': '<f4")).contains("a string has no end"));
         assert!(message(&file("{'descr': '<f4', 'fortran_order': False}")).contains("no `shape`"));
         assert!(message(&file("{'descr': '<f4', 'descr': '<f4'}")).contains("twice"));
         assert!(message(&file("{'name': '<f4'}")).contains("unknown key"));

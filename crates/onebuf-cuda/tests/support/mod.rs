@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses a part of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use onebuf_core::backend::{
@@ -20,8 +20,12 @@ pub(crate) const SAXPY: &str = "
         if id.x < arrayLength(&y) { y[id.x] = a * x[id.x] + y[id.x]; }
     }";
 
+/// Tests of one binary run one at a time: they count what the process has.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// Runs `test` on every usable device.
 pub(crate) fn on_every_device(test: impl Fn(&dyn Device)) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cuda = match Cuda::new(CudaOptions::default()) {
         Ok(cuda) => cuda,
         Err(error) if required() => panic!("{error}"),

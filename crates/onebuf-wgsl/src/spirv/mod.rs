@@ -173,6 +173,7 @@ fn allowed_capabilities(features: Features) -> naga::FastHashSet<Capability> {
     };
     allow(features.f16, &[Capability::Float16]);
     allow(features.f64, &[Capability::Float64]);
+    allow(features.i16, &[Capability::Int16]);
     allow(features.i64, &[Capability::Int64]);
     allow(features.i64_atomics, &[Capability::Int64Atomics]);
     allow(features.f32_atomics, &[Capability::AtomicFloat32AddEXT]);

@@ -181,6 +181,8 @@ pub(crate) struct Core {
     pub waits: AtomicU64,
     /// What the last wait was for.
     pub waited_for: Mutex<Vec<Ticket>>,
+    /// Streams take a moment to make, so that threads meet there.
+    pub slow_streams: AtomicBool,
     /// The next flush fails.
     pub fail_flush: AtomicBool,
     /// The next submission fails.
@@ -239,6 +241,7 @@ impl Core {
             submissions: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             waited_for: Mutex::default(),
+            slow_streams: AtomicBool::new(false),
             fail_flush: AtomicBool::new(false),
             fail_submit: AtomicBool::new(false),
         }
@@ -612,6 +615,13 @@ fn interface(source: &str) -> Result<KernelInterface> {
     Ok(interface)
 }
 
+impl Drop for FakeDevice {
+    /// A driver finishes what it was given.
+    fn drop(&mut self) {
+        self.core.run();
+    }
+}
+
 impl Device for FakeDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -674,6 +684,9 @@ impl Device for FakeDevice {
     }
 
     fn create_stream(&self) -> Result<Arc<dyn Stream>> {
+        if self.core.slow_streams.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         Ok(Arc::new(FakeStream { id: StreamId::next(), core: self.core.clone() }))
     }
 

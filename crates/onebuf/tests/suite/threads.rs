@@ -123,3 +123,27 @@ fn contended_buffers_do_not_deadlock() {
     a.write().unwrap();
     b.write().unwrap();
 }
+
+/// The streams that a device makes when they are first asked for: one each, whoever asks first.
+#[test]
+fn a_device_has_one_default_stream() {
+    for _ in 0..5 {
+        let (device, fake) = discrete();
+        fake.core.slow_streams.store(true, Relaxed);
+        let a = device.buffer::<u32>(4).init(&[1; 4]).unwrap();
+        let start = Barrier::new(8);
+        let ids: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        start.wait();
+                        assert_eq!(a.read_to_vec().unwrap(), [1; 4]);
+                        device.default_stream().unwrap().id()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    }
+}

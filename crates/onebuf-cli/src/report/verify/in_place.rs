@@ -1,4 +1,4 @@
-//! `uma`, `host-mapped`, `host-import`: CPU and device work on the same bytes in turn.
+//! `unified`, `uma`, `host-mapped`, `host-import`: CPU and device work on the same bytes in turn.
 //!
 //! A model of the memory is kept on the side. After each turn all of the memory is compared with it, so that a write
 //! that is lost, late or astray shows, whoever made it.
@@ -154,8 +154,11 @@ impl<'a> Turns<'a> {
 
     /// The device changes a range, which begins where it may begin.
     fn device_changes(&mut self, round: u32) -> Result<(), Problem> {
-        let alignment = self.device.info().limits.storage_offset_alignment_bytes.div_ceil(4).max(1);
-        let range = self.random_range(usize::try_from(alignment).unwrap_or(usize::MAX));
+        let limits = &self.device.info().limits;
+        let words = |bytes: u64| usize::try_from(bytes / 4).unwrap_or(usize::MAX).max(1);
+        let range = self.random_range(words(limits.storage_offset_alignment_bytes));
+        let range =
+            range.start..range.end.min(range.start.saturating_add(words(limits.max_storage_binding_bytes)));
         let salt = self.random.u32(..) ^ round;
         let target = &mut self.model[range.clone()];
         for (i, word) in target.iter_mut().enumerate() {

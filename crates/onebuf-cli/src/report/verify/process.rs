@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use onebuf::{Buffer, Device, DeviceUuid, Export, HandleKind, HostAccess, Kernel, Share, Stream, args};
+use onebuf::{
+    Buffer, Device, DeviceUuid, Error, Export, HandleKind, HostAccess, Kernel, Share, Stream, args,
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -55,7 +57,30 @@ enum Turn {
 }
 
 /// What the second process answers: the salt of its change, or what is wrong.
-type Answer = Result<u32, String>;
+type Answer = Result<u32, Refusal>;
+
+/// Why the second process does not go on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    why: String,
+    /// It could not be tried: this kind of handle can only leave a process.
+    skipped: bool,
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
+        if refusal.skipped { Problem::Skipped(refusal.why) } else { Problem::Failed(refusal.why) }
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Refusal {
+        match problem {
+            Problem::Failed(why) => Refusal { why, skipped: false },
+            Problem::Skipped(why) => Refusal { why, skipped: true },
+        }
+    }
+}
 
 pub(super) fn test(device: &Device) -> TestResult {
     let handles: Vec<HandleKind> = [HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc]
@@ -120,7 +145,7 @@ fn converse(device: &Device, buffer: Buffer<u32>, export: Export, talk: &mut Tal
         salt = side.change(salt ^ round)?;
         talk.send(&Turn::Yours { salt })?;
         let answer: Answer = talk.receive()?;
-        salt = answer.map_err(Problem::Failed)?;
+        salt = answer?;
         side.mirror(salt);
         side.check("what the second process wrote")?;
     }
@@ -128,7 +153,7 @@ fn converse(device: &Device, buffer: Buffer<u32>, export: Export, talk: &mut Tal
     device.trim();
     talk.send(&Turn::Alone { salt })?;
     let answer: Answer = talk.receive()?;
-    answer.map(|_| ()).map_err(Problem::Failed)
+    answer.map(|_| ()).map_err(Problem::from)
 }
 
 /// The second process.
@@ -147,9 +172,9 @@ fn answer(device: &str, socket: UnixStream) -> Result<(), Problem> {
     let device = onebuf::Registry::system().open(device)?;
     let mut side = match import(&device, hello, fd).and_then(|buffer| Side::new(&device, buffer)) {
         Ok(side) => side,
-        Err(Problem::Failed(why) | Problem::Skipped(why)) => {
+        Err(problem) => {
             let _: Turn = talk.receive()?;
-            return talk.send(&Answer::Err(format!("the second process could not open it: {why}")));
+            return talk.send(&Answer::Err(problem.into()));
         }
     };
     loop {
@@ -158,9 +183,7 @@ fn answer(device: &str, socket: UnixStream) -> Result<(), Problem> {
             Turn::Alone { salt } => (side.check("after the first process let go").map(|()| salt), true),
         };
         let failed = turn.is_err();
-        talk.send(&turn.map_err(|problem| match problem {
-            Problem::Failed(why) | Problem::Skipped(why) => why,
-        }))?;
+        talk.send(&turn.map_err(Refusal::from))?;
         if alone || failed {
             return Ok(());
         }
@@ -173,7 +196,11 @@ fn import(device: &Device, hello: Hello, fd: OwnedFd) -> Result<Buffer<u32>, Pro
     let export = Export { fd, handle, allocation_bytes, size_bytes, kind, device: uuid, driver };
     // SAFETY: the two processes take turns. Each touches the memory only between a message that it received and the one
     // that it sends next, and has waited for its device before it sends.
-    Ok(unsafe { device.import_buffer(export, WORDS)? })
+    match unsafe { device.import_buffer(export, WORDS) } {
+        Err(error @ Error::Unsupported { .. }) => Err(Problem::Skipped(error.to_string())),
+        Err(error) => Err(Problem::Failed(format!("the second process could not open it: {error}"))),
+        Ok(buffer) => Ok(buffer),
+    }
 }
 
 /// One process's hold on the memory, with a model of what it must hold.

@@ -1,0 +1,21 @@
+//! What a device does, in this process.
+
+mod bounds;
+mod devices;
+mod errors;
+mod events;
+mod export;
+mod graphs;
+mod grids;
+mod guards;
+mod host_import;
+mod kernels;
+mod layouts;
+mod lifetime;
+mod limits;
+mod memory;
+mod order;
+mod placement;
+mod scalars;
+mod threads;
+mod workgroups;

@@ -1,0 +1,6 @@
+//! What needs another process: memory passed on, a cache in common, broken environments, resources that come back.
+
+mod cache;
+mod environment;
+mod exhaustion;
+mod sharing;
