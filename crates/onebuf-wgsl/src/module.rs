@@ -12,13 +12,13 @@ use onebuf_core::kernel::Override;
 use crate::{Error, Specialized, error::Diagnostic, immediates, nesting, specialize, stack};
 
 /// The capabilities that a kernel on buffers may use. Textures, samplers, ray queries and cooperative matrices are not
-/// among them; which of these a device has is checked later, against [`onebuf_core::kernel::Features`]. So 16-bit
-/// integers are not among them either: nothing there could say that a kernel needs them.
+/// among them; which of these a device has is checked later, against [`onebuf_core::kernel::Features`].
 pub(crate) fn capabilities() -> Capabilities {
     Capabilities::IMMEDIATES
         | Capabilities::FLOAT64
         | Capabilities::SHADER_FLOAT16
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::SHADER_INT16
         | Capabilities::SHADER_INT64
         | Capabilities::SHADER_INT64_ATOMIC_MIN_MAX
         | Capabilities::SHADER_INT64_ATOMIC_ALL_OPS

@@ -143,13 +143,3 @@ fn f(p: ptr<function, u32>, n: i32) -> f16 { *p += u32(n) << 3u; return f16(n); 
     }
     assert!(accepted >= 1);
 }
-
-#[test]
-fn types_that_no_device_can_be_asked_for_are_refused() {
-    let error = refuse(
-        "enable wgpu_int16;
-@group(0) @binding(0) var<storage, read_write> a: array<u32>;
-@compute @workgroup_size(1) fn main() { a[0] = u32(i16(a[0])); }",
-    );
-    assert!(matches!(error, Error::Validation(_) | Error::Unsupported { .. }), "{error}");
-}

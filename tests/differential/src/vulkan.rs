@@ -65,6 +65,7 @@ impl Runner {
             let features = Features {
                 f16: vulkan12.shader_float16 != 0 && vulkan11.uniform_and_storage_buffer16_bit_access != 0,
                 f64: core.shader_float64 != 0,
+                i16: core.shader_int16 != 0 && vulkan11.uniform_and_storage_buffer16_bit_access != 0,
                 i64: core.shader_int64 != 0,
                 i64_atomics: vulkan12.shader_buffer_int64_atomics != 0,
                 f32_atomics: has_atomic_float && atomic_float.shader_buffer_float32_atomic_add != 0,
