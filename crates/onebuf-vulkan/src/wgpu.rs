@@ -220,7 +220,7 @@ pub unsafe fn memory(device: &VulkanDevice, buffer: wgpu::Buffer) -> Result<Arc<
     // wgpu zeroes memory when it is first used, by its own count. A first use after onebuf has written would wipe that
     // out, so wgpu is made to read all of it now.
     let size = buffer.size();
-    if size == 0 || size % 4 != 0 {
+    if size == 0 || !size.is_multiple_of(4) {
         return Err(Error::InvalidArgument(format!(
             "the wgpu buffer has {size} bytes; it must be of whole words"
         )));

@@ -70,7 +70,6 @@ impl Runner {
                 i64_atomics: vulkan12.shader_buffer_int64_atomics != 0,
                 f32_atomics: has_atomic_float && atomic_float.shader_buffer_float32_atomic_add != 0,
                 subgroups: true,
-                ..Features::default()
             };
             // Enable all that is there, in a chain of its own.
             vulkan11.p_next = std::ptr::null_mut();

@@ -1,5 +1,7 @@
 //! Arithmetic that WGSL defines to the bit, atomics, and scalars that not every device has.
 
+#![allow(clippy::type_complexity)] // Tables of functions.
+
 use half::f16;
 use onebuf::{Error, Features, args};
 use onebuf_tests::lab;
