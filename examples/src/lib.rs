@@ -18,4 +18,7 @@ mod pages {
     }
     pages!("api.md" "framework.md" "host-atomics.md" "host-import.md" "host-mapped.md" "peer.md" "process.md" "system.md"
         "uma.md" "unified.md" "workgroup.md");
+
+    #[doc = include_str!("../../README.md")]
+    const _: () = ();
 }
