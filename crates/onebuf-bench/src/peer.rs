@@ -164,6 +164,6 @@ impl Peer {
         let mut encoder = self.encoder();
         encoder.copy_buffer_to_buffer(buffer, 0, staging, 0, staging.size());
         let submission = self.submit(encoder);
-        self.map(staging, submission, |bytes| bytemuck::pod_collect_to_vec(bytes))
+        self.map(staging, submission, bytemuck::pod_collect_to_vec)
     }
 }

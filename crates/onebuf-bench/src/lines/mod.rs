@@ -43,11 +43,8 @@ impl Setup<'_> {
             device,
             raw: Raw::beside(device)?,
             #[cfg(feature = "wgpu")]
-            peer: match Peer::open(device.info()) {
-                Ok(peer) => Some(peer),
-                // wgpu hides devices that onebuf opens; the other figures stand without it.
-                Err(_) => None,
-            },
+            // wgpu hides devices that onebuf opens; the other figures stand without it.
+            peer: Peer::open(device.info()).ok(),
             memory_type,
             rounds,
         })
