@@ -313,11 +313,11 @@ impl Raw {
             .push_next(&mut timeline)];
         let vulkan = self.backend.as_any().downcast_ref::<VulkanDevice>();
         let vulkan = vulkan.ok_or_else(|| Error::Raw("the device is not Vulkan's".into()))?;
-        // SAFETY: the queue is ours alone for the call; what the commands use lives as long as `self`.
-        vulkan
-            // SAFETY: the queue is locked for this, and the command buffer is complete.
-            .with_queue(|queue| unsafe { self.device.queue_submit(queue, &info, vk::Fence::null()) })
-            .map_err(failed("vkQueueSubmit"))?;
+        let submitted = vulkan.with_queue(|queue| {
+            // SAFETY: the queue is ours alone for the call; what the commands use lives as long as `self`.
+            unsafe { self.device.queue_submit(queue, &info, vk::Fence::null()) }
+        })?;
+        submitted.map_err(failed("vkQueueSubmit"))?;
         self.value.set(value);
         Ok(())
     }

@@ -11,7 +11,7 @@ use onebuf_core::backend::{
     Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Stream,
 };
 use onebuf_core::report::SemanticFacts;
-use onebuf_core::{DeviceInfo, DeviceProfile, Result, Ticket};
+use onebuf_core::{DeviceInfo, DeviceProfile, Error, Result, Ticket};
 
 use crate::graph::VulkanGraph;
 use crate::kernel::VulkanKernel;
@@ -73,9 +73,14 @@ impl VulkanDevice {
 
     /// Calls `submit` with a queue that nobody else submits to meanwhile: a queue is used by one thread at a time, and
     /// onebuf's streams share theirs. `submit` calls nothing of this device.
-    pub fn with_queue<R>(&self, submit: impl FnOnce(vk::Queue) -> R) -> R {
-        let queue = self.shared.queues[self.shared.next_queue()].lock();
-        submit(*queue)
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on an application's wgpu device, whose queue is under a lock of wgpu's own.
+    pub fn with_queue<R>(&self, submit: impl FnOnce(vk::Queue) -> R) -> Result<R> {
+        let queue = self.shared.queues.get(self.shared.next_queue()).ok_or_else(|| {
+            Error::unsupported("a queue of the device", "wgpu owns it; submit through `wgpu::Queue`")
+        })?;
+        Ok(submit(*queue.lock()))
     }
 }
 
