@@ -3,7 +3,6 @@
 //! `ONEBUF_DIFFERENTIAL` is the number of programs (2,000 without it), `ONEBUF_SEED` the seed of the first.
 
 use std::{
-    collections::BTreeMap,
     env,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -43,56 +42,55 @@ fn difference(case: &Case, host: &Outcome, vulkan: &Outcome) -> Option<String> {
     None
 }
 
+/// Runs the programs of some seeds both ways, and says what is wrong.
+fn compare(runner: &mut Runner, seeds: &[u64], sanitize: Sanitize) -> Result<Vec<String>> {
+    let cases = seeds.iter().map(|&seed| generate::case(seed)).collect::<Result<Vec<Case>>>()?;
+    let cases: Vec<&Case> = cases.iter().collect();
+    let host = host::run(&cases, sanitize)?;
+    let vulkan = runner.run(&cases)?;
+    let differences = cases.iter().zip(&host).zip(&vulkan).filter_map(|((case, host), vulkan)| {
+        difference(case, host, vulkan).map(|difference| format!("{}: {difference}", case.name))
+    });
+    Ok(differences.collect())
+}
+
 #[test]
 fn random_programs_agree() {
     let count = number("ONEBUF_DIFFERENTIAL", 2_000);
     let first = number("ONEBUF_SEED", 1);
-    let mut runner = match Runner::open() {
-        Ok(runner) => runner,
+    let device = match Runner::open() {
+        Ok(runner) => runner.name().to_owned(),
         Err(error) => {
             assert!(!required("vulkan"), "ONEBUF_REQUIRE names vulkan: {error:#}");
             println!("not run: {error:#}");
             return;
         }
     };
-    let cases: Vec<Case> = (first..first + count)
-        .map(|seed| generate::case(seed).unwrap_or_else(|error| panic!("{error:#}")))
-        .collect();
-    let batches: Vec<Vec<&Case>> = cases.chunks(BATCH).map(|batch| batch.iter().collect()).collect();
+    let seeds: Vec<u64> = (first..first + count).collect();
+    let batches: Vec<&[u64]> = seeds.chunks(BATCH).collect();
     let next = AtomicUsize::new(0);
-    let workers = thread::available_parallelism().map_or(2, |cores| cores.get());
-    let hosts: BTreeMap<usize, Result<Vec<Outcome>>> = thread::scope(|scope| {
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(batch) = batches.get(index) else { return done };
-                // The address sanitizer makes code four times as long to compile: it watches every eighth batch.
-                let sanitize = if index.is_multiple_of(8) { Sanitize::All } else { Sanitize::Arithmetic };
-                done.push((index, host::run(batch, sanitize)));
+    let work = || {
+        let mut runner = Runner::open().unwrap_or_else(|error| panic!("{error:#}"));
+        let mut failures = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(batch) = batches.get(index) else { return failures };
+            // The address sanitizer makes code four times as long to compile: it watches every eighth batch.
+            let sanitize = if index.is_multiple_of(8) { Sanitize::All } else { Sanitize::Arithmetic };
+            match compare(&mut runner, batch, sanitize) {
+                Ok(found) => failures.extend(found),
+                Err(error) => {
+                    failures.push(format!("seeds {} to {}: {error:#}", batch[0], batch[batch.len() - 1]))
+                }
             }
-        };
+        }
+    };
+    let workers = thread::available_parallelism().map_or(2, |cores| cores.get());
+    let failures: Vec<String> = thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    let mut failures = Vec::new();
-    for (index, outcomes) in hosts {
-        let batch = &batches[index];
-        let outcomes = match outcomes {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                failures.push(format!("batch {index}: {error:#}"));
-                continue;
-            }
-        };
-        let vulkan = runner.run(batch).unwrap();
-        for ((case, host), vulkan) in batch.iter().zip(&outcomes).zip(&vulkan) {
-            if let Some(difference) = difference(case, host, vulkan) {
-                failures.push(format!("{}: {difference}", case.name));
-            }
-        }
-    }
-    println!("{count} programs from seed {first} on {}: {} failures", runner.name(), failures.len());
+    println!("{count} programs from seed {first} on {device}: {} failures", failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
