@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn an_unknown_name_in_the_environment_is_not_passed_over() {
         let Err(Error::NoDevice(message)) = choose(&Listing::default(), Some(" vulkan:0 ")) else { panic!() };
-        assert!(message.starts_with("no device is `vulkan:0`"), "{message}");
+        assert!(message.starts_with("ONEBUF_DEVICE is `vulkan:0`: no device is `vulkan:0`"), "{message}");
         assert!(matches!(choose(&Listing::default(), None), Err(Error::NoDevice(_))));
     }
 }
