@@ -17,6 +17,8 @@ pub(crate) struct Contest<'a> {
     pub(crate) ours: Contender<'a>,
     pub(crate) raw: Option<Contender<'a>>,
     pub(crate) peer: Option<Contender<'a>>,
+    /// Who the peer is.
+    pub(crate) peer_name: &'static str,
     /// Samples that each contender gives in a round, in fours.
     pub(crate) fours: usize,
 }
@@ -31,6 +33,9 @@ pub(crate) struct Outcome {
     pub(crate) ratio_peer: Option<f64>,
     pub(crate) control: f64,
 }
+
+/// The peer of most lines.
+pub(crate) const WGPU: &str = "wgpu";
 
 const OURS: usize = 0;
 const RAW: usize = 1;
@@ -125,7 +130,13 @@ mod tests {
         // The machine slows down by a factor of two each round; the ratio does not see it.
         let clock = std::cell::Cell::new(1.0);
         let contender = |speed: f64| -> Contender<'_> { Box::new(|| Ok(clock.get())).scaled(speed) };
-        let mut contest = Contest { ours: contender(1.0), raw: Some(contender(2.0)), peer: None, fours: 1 };
+        let mut contest = Contest {
+            ours: contender(1.0),
+            raw: Some(contender(2.0)),
+            peer: None,
+            peer_name: WGPU,
+            fours: 1,
+        };
         let outcome = run(&mut contest, 10, || clock.set(clock.get() * 2.0)).unwrap();
         assert_eq!(outcome.ratio_raw, Some(0.5));
         assert_eq!(outcome.control, 1.0);

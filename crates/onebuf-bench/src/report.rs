@@ -96,6 +96,8 @@ pub(crate) struct Goal {
     pub(crate) raw: Option<f64>,
     /// How many times faster than the peer.
     pub(crate) faster: Option<f64>,
+    /// The part of the peer's goal that is given to the machine's noise, for sides that should be equal.
+    pub(crate) noise: f64,
 }
 
 /// A line's number, name and unit.
@@ -106,7 +108,7 @@ pub(crate) struct Title {
 }
 
 impl Goal {
-    pub(crate) fn judge(self, title: Title, outcome: &Outcome, rounds: usize) -> Line {
+    pub(crate) fn judge(self, title: Title, peer: &'static str, outcome: &Outcome, rounds: usize) -> Line {
         let mut parts = Vec::new();
         let mut met = true;
         if let Some(most) = self.most {
@@ -118,8 +120,16 @@ impl Goal {
             met &= ratio <= most;
         }
         if let (Some(times), Some(ratio)) = (self.faster, outcome.ratio_peer) {
-            parts.push(format!(">= {times} x faster than wgpu"));
-            met &= ratio * times <= 1.0;
+            let noise = match self.noise {
+                0.0 => String::new(),
+                noise => format!(", {:.0} % given to noise", noise * 100.0),
+            };
+            parts.push(if times == 1.0 {
+                format!("not slower than {peer}{noise}")
+            } else {
+                format!(">= {times} x faster than {peer}{noise}")
+            });
+            met &= ratio * times <= 1.0 + self.noise;
         }
         Line {
             line: title.line,
@@ -127,7 +137,7 @@ impl Goal {
             unit: title.unit,
             onebuf: outcome.ours,
             raw: outcome.raw,
-            peer: outcome.peer.map(|value| PeerTime { name: "wgpu", value }),
+            peer: outcome.peer.map(|value| PeerTime { name: peer, value }),
             ratio_raw: outcome.ratio_raw,
             ratio_peer: outcome.ratio_peer,
             control: outcome.control,
@@ -151,7 +161,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{:>4}  {:<36} {:>9} {:>9} {:>9}  {:>6} {:>6}  {:>7}",
-            "line", "what", "onebuf", "raw", "wgpu", "/ raw", "/ wgpu", "control"
+            "line", "what", "onebuf", "raw", "peer", "/ raw", "/ peer", "control"
         )?;
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), significant);
         for line in &self.lines {

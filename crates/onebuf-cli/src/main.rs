@@ -9,6 +9,7 @@
 //! | `report` | `onebuf report`: the facts, the self-tests, the measurements, the table and the page |
 //! | `doctor` | `onebuf doctor`: loader, drivers, devices, nodes, limits, libraries |
 //! | `run` | `onebuf run`: array files, bindings, launches |
+//! | `bench` | `onebuf bench`: the figures of `onebuf-bench`, as a table or JSON |
 //! | `translate`, `source` | `onebuf translate`, and WGSL files |
 //! | `child` | work that may hang or die, in a second process of this command |
 //! | `system` | the machine, its containers |
@@ -16,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+mod bench;
 mod child;
 mod devices;
 mod doctor;
@@ -63,6 +65,8 @@ enum Command {
     Run(run::Options),
     /// Write a kernel as SPIR-V or CUDA C++
     Translate(translate::Options),
+    /// Measure a device beside hand-written Vulkan and wgpu
+    Bench(bench::Options),
     #[command(name = "__child", hide = true, subcommand)]
     Child(Child),
 }
@@ -103,6 +107,7 @@ fn dispatch(command: Command, validation: &log::Validation) -> Result<()> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Translate(options) => translate::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Child(child) => {
             child::follow_parent();
             match child {

@@ -13,6 +13,7 @@ fn each_help_is_as_reviewed() {
         ("doctor", vec!["doctor", "--help"]),
         ("run", vec!["run", "--help"]),
         ("translate", vec!["translate", "--help"]),
+        ("bench", vec!["bench", "--help"]),
     ] {
         insta::assert_snapshot!(name, text(&expect(&mut onebuf(&args), 0).stdout));
     }

@@ -7,7 +7,7 @@ use onebuf::{Buffer, HostAccess, args};
 
 use crate::error::{Result, check};
 use crate::lines::{Setup, Tick};
-use crate::measure::{Contender, Contest, cpu_timed, median};
+use crate::measure::{Contender, Contest, WGPU, cpu_timed, median};
 use crate::report::{Goal, Line, Title};
 
 const STEP: &str = include_str!("../../shaders/step.wgsl");
@@ -25,6 +25,7 @@ pub(crate) fn replay(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
             ours: ours(setup, nodes)?,
             raw: raw(setup, nodes)?,
             peer: peer(setup, nodes)?,
+            peer_name: WGPU,
             fours: 1,
         };
         lines.push(setup.measure(title, goal, &mut contest, tick)?);

@@ -4,7 +4,7 @@ use onebuf::{HostAccess, args};
 
 use crate::error::{Result, check};
 use crate::lines::{Setup, Tick};
-use crate::measure::{Contender, Contest, median, timed};
+use crate::measure::{Contender, Contest, WGPU, median, timed};
 use crate::report::{Goal, Line, Title};
 
 const STEP: &str = include_str!("../../shaders/step.wgsl");
@@ -42,12 +42,22 @@ pub(crate) fn tiny(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     let title = |name: &str| Title { line: 1, name: name.to_owned(), unit: "us" };
     let limit = if setup.is_software() { 1.10 } else { 1.05 };
     let goal = Goal { raw: Some(limit), faster: Some(setup.faster(2.0, 1.4, 1.1)), ..Goal::default() };
-    let mut contest =
-        Contest { ours: ours(setup, false)?, raw: raw(setup, false)?, peer: peer(setup, false)?, fours: 1 };
+    let mut contest = Contest {
+        ours: ours(setup, false)?,
+        raw: raw(setup, false)?,
+        peer: peer(setup, false)?,
+        peer_name: WGPU,
+        fours: 1,
+    };
     let recorded = setup.measure(title("tiny kernel, launch and wait"), goal, &mut contest, tick)?;
     let goal = Goal { raw: Some(limit), ..Goal::default() };
-    let mut contest =
-        Contest { ours: ours_replayed(setup)?, raw: raw_replayed(setup)?, peer: None, fours: 1 };
+    let mut contest = Contest {
+        ours: ours_replayed(setup)?,
+        raw: raw_replayed(setup)?,
+        peer: None,
+        peer_name: WGPU,
+        fours: 1,
+    };
     let replayed = setup.measure(title("the same, recorded once"), goal, &mut contest, tick)?;
     Ok(vec![recorded, replayed])
 }
@@ -56,8 +66,13 @@ pub(crate) fn tiny(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
 pub(crate) fn result(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     let title = Title { line: 4, name: "a 4-byte result to the CPU".into(), unit: "us" };
     let goal = Goal { raw: Some(1.10), faster: Some(setup.faster(3.0, 2.0, 1.1)), ..Goal::default() };
-    let mut contest =
-        Contest { ours: ours(setup, true)?, raw: raw(setup, true)?, peer: peer(setup, true)?, fours: 1 };
+    let mut contest = Contest {
+        ours: ours(setup, true)?,
+        raw: raw(setup, true)?,
+        peer: peer(setup, true)?,
+        peer_name: WGPU,
+        fours: 1,
+    };
     Ok(vec![setup.measure(title, goal, &mut contest, tick)?])
 }
 

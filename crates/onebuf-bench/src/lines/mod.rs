@@ -81,7 +81,7 @@ impl Setup<'_> {
     /// Runs a contest and judges it.
     fn measure(&self, title: Title, goal: Goal, contest: &mut Contest<'_>, tick: Tick<'_>) -> Result<Line> {
         let outcome = measure::run(contest, self.rounds, tick)?;
-        Ok(goal.judge(title, &outcome, self.rounds))
+        Ok(goal.judge(title, contest.peer_name, &outcome, self.rounds))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Line 6: a buffer of 1 MiB made and dropped, with its memory from the pool.
 //!
-//! Beside it stands what a program without a pool does: a buffer, memory for it, and both gone again.
+//! The clock is that of the calling thread. Beside it stands what a program without a pool does: a buffer, memory for it, and both gone again.
 
 use onebuf::{Buffer, HostAccess};
 
 use crate::error::{Result, check};
 use crate::lines::{Setup, Tick};
-use crate::measure::{Contender, Contest, cpu_timed};
+use crate::measure::{Contender, Contest, WGPU, cpu_timed};
 use crate::report::{Goal, Line, Title};
 
 const BYTES: usize = 1 << 20;
@@ -16,7 +16,8 @@ const LIVES: usize = 200;
 pub(crate) fn pool(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     let title = Title { line: 6, name: "pooled alloc and free, 1 MiB".into(), unit: "us" };
     let goal = Goal { most: Some(0.5), ..Goal::default() };
-    let mut contest = Contest { ours: ours(setup)?, raw: raw(setup)?, peer: peer(setup)?, fours: 1 };
+    let mut contest =
+        Contest { ours: ours(setup)?, raw: raw(setup)?, peer: peer(setup)?, peer_name: WGPU, fours: 1 };
     Ok(vec![setup.measure(title, goal, &mut contest, tick)?])
 }
 

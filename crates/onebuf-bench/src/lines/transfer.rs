@@ -9,7 +9,7 @@ use onebuf::{Buffer, HostAccess, args};
 
 use crate::error::{Error, Result, check};
 use crate::lines::{Setup, Tick};
-use crate::measure::{Contender, Contest, timed};
+use crate::measure::{Contender, Contest, WGPU, timed};
 use crate::report::{Goal, Line, Title};
 
 const INCREMENT: &str = include_str!("../../shaders/increment.wgsl");
@@ -24,7 +24,8 @@ pub(crate) fn transfer(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     } else {
         Goal { faster: Some(1.0), ..Goal::default() }
     };
-    let mut contest = Contest { ours: ours(setup)?, raw: None, peer: peer(setup)?, fours: 1 };
+    let mut contest =
+        Contest { ours: ours(setup)?, raw: None, peer: peer(setup)?, peer_name: WGPU, fours: 1 };
     Ok(vec![setup.measure(title, goal, &mut contest, tick)?])
 }
 
