@@ -361,7 +361,8 @@ impl Memory for VulkanMemory {
         };
         // SAFETY: the memory was allocated to be exported with this handle type.
         let fd = unsafe { functions.get_memory_fd(&info) }.map_err(|code| match code {
-            vk::Result::ERROR_TOO_MANY_OBJECTS => none_left(),
+            // SwiftShader gives the second where it cannot duplicate its descriptor.
+            vk::Result::ERROR_TOO_MANY_OBJECTS | vk::Result::ERROR_INVALID_EXTERNAL_HANDLE => none_left(),
             other => self.shared.fail("vkGetMemoryFdKHR")(other),
         })?;
         if fd < 0 {
