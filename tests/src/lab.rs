@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use onebuf::core::backend::MemoryStats;
 use onebuf::{Adapter, Backend, Device, Error, Registry};
+use onebuf_sim::{Options, Simulated};
 use onebuf_vulkan::{Vulkan, VulkanOptions};
 use parking_lot::Mutex;
 
@@ -128,6 +129,13 @@ pub fn on_every_device(case: impl Fn(&Subject)) {
     run(&Variant::ALL, &case);
 }
 
+/// Runs a case on every device but the simulated one whose memory the CPU and the device use in turn: there, a guard
+/// on one buffer refuses work on all.
+pub fn on_concurrent_devices(case: impl Fn(&Subject)) {
+    let concurrent: Vec<Variant> = Variant::ALL.into_iter().filter(|v| *v != Variant::Exclusive).collect();
+    run(&concurrent, &case);
+}
+
 /// Runs a case on the simulated devices around every real device.
 pub fn on_simulated_devices(case: impl Fn(&Subject)) {
     run(&Variant::ALL[1..], &case);
@@ -138,57 +146,105 @@ pub fn on(variants: &[Variant], case: impl Fn(&Subject)) {
     run(variants, &case);
 }
 
+/// Runs a case on real devices changed by `options`.
+pub fn on_simulation(what: &str, options: impl Fn() -> Options, case: impl Fn(&Subject)) {
+    let _serial = SERIAL.lock();
+    let mut outcome = Outcome::default();
+    for one in tested() {
+        for adapter in usable(one, &mut outcome) {
+            let name = format!("{} ({}) with {what}", adapter.info.id, adapter.info.name);
+            let open = |backend: &Arc<dyn Backend>, adapter: &Adapter, name| {
+                simulate(backend, adapter, options(), Variant::Other, name)
+            };
+            run_on(one, &adapter, name, &open, &case, &mut outcome);
+        }
+    }
+    outcome.finish();
+}
+
 /// Runs a case that opens what it needs itself, alone, and under the same rules.
 pub fn alone(case: impl Fn()) {
     let _serial = SERIAL.lock();
     tested();
-    let outcome = catch_unwind(AssertUnwindSafe(case));
-    let problems = after_case();
-    finish(outcome.err().into_iter().collect(), problems);
+    let panics = catch_unwind(AssertUnwindSafe(case)).err().into_iter().collect();
+    Outcome { panics, problems: after_case() }.finish();
+}
+
+/// What went wrong in a case.
+#[derive(Default)]
+struct Outcome {
+    panics: Vec<Box<dyn Any + Send>>,
+    problems: Vec<String>,
+}
+
+impl Outcome {
+    fn finish(mut self) {
+        if self.problems.is_empty() {
+            // The harness shows where it happened, so the panic itself goes on.
+            if let Some(panic) = self.panics.pop() {
+                resume_unwind(panic);
+            }
+            return;
+        }
+        panic!("{}", self.problems.join("\n"));
+    }
+}
+
+/// The usable devices of a backend. That there are none is a problem where it is required.
+fn usable(one: &Tested, outcome: &mut Outcome) -> Vec<Adapter> {
+    let found = adapters(one);
+    let mut usable = found.as_ref().cloned().unwrap_or_default();
+    usable.retain(|adapter| adapter.rejected.is_none());
+    if usable.is_empty() && required(one.name) {
+        let why = found.err().map_or_else(|| "it has no usable device".to_owned(), |error| error.to_string());
+        outcome.problems.push(format!("{} is required: {why}", one.name));
+    }
+    usable
 }
 
 fn run(variants: &[Variant], case: &dyn Fn(&Subject)) {
     let _serial = SERIAL.lock();
-    let mut panics = Vec::new();
-    let mut problems = Vec::new();
+    let mut outcome = Outcome::default();
     for one in tested() {
-        let mut ran = 0;
-        let found = adapters(one);
-        if let (Err(error), true) = (&found, required(one.name)) {
-            problems.push(format!("{} is required: {error}", one.name));
-        }
-        for adapter in found.unwrap_or_default().iter().filter(|adapter| adapter.rejected.is_none()) {
+        for adapter in usable(one, &mut outcome) {
             for variant in variants {
-                run_on(one, adapter, *variant, case, &mut panics, &mut problems);
-                ran += 1;
+                let name = variant.describe(&adapter.info.id.to_string(), &adapter.info.name);
+                let open = |backend: &Arc<dyn Backend>, adapter: &Adapter, name| {
+                    variant.open(backend, adapter, name)
+                };
+                run_on(one, &adapter, name, &open, case, &mut outcome);
             }
         }
-        if ran == 0 && !variants.is_empty() && required(one.name) {
-            problems.push(format!("{} is required, and has no usable device", one.name));
-        }
     }
-    finish(panics, problems);
+    outcome.finish();
 }
+
+/// How a device is opened for a case.
+type Open<'a> = &'a dyn Fn(&Arc<dyn Backend>, &Adapter, String) -> Result<Subject, Error>;
 
 fn run_on(
     one: &Tested,
     adapter: &Adapter,
-    variant: Variant,
+    name: String,
+    open: Open<'_>,
     case: &dyn Fn(&Subject),
-    panics: &mut Vec<Box<dyn Any + Send>>,
-    problems: &mut Vec<String>,
+    outcome: &mut Outcome,
 ) {
-    let name = variant.describe(&adapter.info.id.to_string(), &adapter.info.name);
+    let Outcome { panics, problems } = outcome;
     let mut fail = |problem: String| problems.push(format!("on {name}: {problem}"));
-    let opened = one.backend.clone().and_then(|backend| variant.open(&backend, adapter));
+    let opened = one.backend.clone().and_then(|backend| open(&backend, adapter, name.clone()));
     let subject = match opened {
-        Ok(device) => Subject::new(device, name.clone()),
+        Ok(subject) => subject,
         Err(error) => return fail(format!("it does not open: {error}")),
     };
     let device = subject.device.clone();
-    let outcome = catch_unwind(AssertUnwindSafe(|| case(&subject)));
+    let start = Instant::now();
+    let ended = catch_unwind(AssertUnwindSafe(|| case(&subject)));
+    for violation in subject.control().map(|control| control.violations()).unwrap_or_default() {
+        fail(format!("reached the driver: {violation}"));
+    }
     drop(subject);
-    match outcome {
+    match ended {
         Ok(()) => {
             for problem in left_over(&device) {
                 fail(problem);
@@ -202,6 +258,11 @@ fn run_on(
     drop(device);
     for problem in after_case() {
         fail(problem);
+    }
+    if std::env::var_os("ONEBUF_TEST_TIMES").is_some() {
+        let thread = std::thread::current();
+        let ms = start.elapsed().as_millis();
+        say(&format!("{ms} ms: {} on {name}", thread.name().unwrap_or("a case")));
     }
 }
 
@@ -248,17 +309,6 @@ pub fn complaints() -> Vec<String> {
     tested().iter().flat_map(|one| (one.complaints)()).collect()
 }
 
-fn finish(mut panics: Vec<Box<dyn Any + Send>>, problems: Vec<String>) {
-    if problems.is_empty() {
-        // The harness shows where it happened, so the panic itself goes on.
-        if let Some(panic) = panics.pop() {
-            resume_unwind(panic);
-        }
-        return;
-    }
-    panic!("{}", problems.join("\n"));
-}
-
 /// Waits, up to [`PATIENCE`], until something is so.
 pub fn eventually(mut so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
@@ -276,22 +326,80 @@ pub fn eventually(mut so: impl FnMut() -> bool) -> bool {
 pub enum Variant {
     /// Nothing.
     Real,
+    /// An integrated GPU with cached memory that is not coherent, in atoms of so many bytes.
+    Atoms(u64),
+    /// A card whose memory the CPU cannot see, beside coherent host memory.
+    Discrete,
+    /// The same, with host memory in atoms of so many bytes.
+    DiscreteAtoms(u64),
+    /// A card all of whose memory the CPU can write through the bus, and read at a crawl.
+    Bar,
+    /// An integrated GPU without cached memory.
+    Uncached,
+    /// Memory that either the CPU or the device may use, never both.
+    Exclusive,
+    /// The lowest limits that a device may have.
+    Tight,
+    /// Something else, made for one case.
+    Other,
 }
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Variant; 1] = [Variant::Real];
+    pub const ALL: [Variant; 9] = [
+        Variant::Real,
+        Variant::Atoms(64),
+        Variant::Atoms(256),
+        Variant::Discrete,
+        Variant::DiscreteAtoms(256),
+        Variant::Bar,
+        Variant::Uncached,
+        Variant::Exclusive,
+        Variant::Tight,
+    ];
 
     fn describe(self, id: &str, name: &str) -> String {
         match self {
             Variant::Real => format!("{id} ({name})"),
+            simulated => format!("{id} ({name}) as {simulated:?}"),
         }
     }
 
-    fn open(self, backend: &Arc<dyn Backend>, adapter: &Adapter) -> Result<Device, Error> {
-        let why = "the suite runs on every device";
-        match self {
-            Variant::Real => Ok(Device::from_backend(backend.open(adapter.info.id.ordinal)?, why)),
+    /// How the device is changed; `None` where it is not.
+    fn options(self) -> Option<Options> {
+        Some(match self {
+            Variant::Real | Variant::Other => return None,
+            Variant::Atoms(bytes) => Options::non_coherent(bytes),
+            Variant::Discrete => Options::discrete(),
+            Variant::DiscreteAtoms(bytes) => Options::discrete_non_coherent(bytes),
+            Variant::Bar => Options::resizable_bar(),
+            Variant::Uncached => Options::uncached(),
+            Variant::Exclusive => Options::exclusive_unified(),
+            Variant::Tight => Options::tight(),
+        })
+    }
+
+    fn open(self, backend: &Arc<dyn Backend>, adapter: &Adapter, name: String) -> Result<Subject, Error> {
+        match self.options() {
+            Some(options) => simulate(backend, adapter, options, self, name),
+            None => {
+                let device = Device::from_backend(backend.open(adapter.info.id.ordinal)?, WHY);
+                Ok(Subject::new(device, self, name, None))
+            }
         }
     }
+}
+
+const WHY: &str = "the suite runs on every device";
+
+fn simulate(
+    backend: &Arc<dyn Backend>,
+    adapter: &Adapter,
+    options: Options,
+    variant: Variant,
+    name: String,
+) -> Result<Subject, Error> {
+    let simulated = Simulated::new(backend.clone(), options);
+    let device = Device::from_backend(simulated.open(adapter.info.id.ordinal)?, WHY);
+    Ok(Subject::new(device, variant, name, Some(simulated.control())))
 }

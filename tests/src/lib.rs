@@ -15,6 +15,7 @@
 //! | `ONEBUF_REQUIRE=vulkan` | a missing backend is a failure, not a skip |
 //! | `ONEBUF_VALIDATION=1` | the Khronos validation layer is on, and any message fails its case |
 //! | `ONEBUF_TEST_SEED=N` | generated cases run for this seed alone |
+//! | `ONEBUF_TEST_TIMES=1` | how long each case took on each device is printed |
 //!
 //! To add a backend, add it to `backends` in `lab.rs`.
 

@@ -1,24 +1,43 @@
 //! A device under test, with the few steps that most cases take.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytemuck::Pod;
-use onebuf::{Arg, Buffer, Device, Error, Features, HostAccess, Kernel, Stream, args};
+use onebuf::{
+    Arg, Buffer, BufferBuilder, Device, DeviceUse, Error, Features, HostAccess, Kernel, Stream, args,
+};
 
+use onebuf_sim::Control;
+
+use crate::lab::Variant;
 use crate::{kernels, lab};
 
 /// A device under test.
 pub struct Subject {
     /// The device.
     pub device: Device,
+    /// What is simulated.
+    pub variant: Variant,
     /// Id, name and what is simulated, for messages.
     pub name: String,
+    control: Option<Arc<Control>>,
 }
 
 impl Subject {
     /// A subject around an open device.
-    pub fn new(device: Device, name: String) -> Subject {
-        Subject { device, name }
+    pub(crate) fn new(
+        device: Device,
+        variant: Variant,
+        name: String,
+        control: Option<Arc<Control>>,
+    ) -> Subject {
+        Subject { device, variant, name, control }
+    }
+
+    /// The strings of the simulation, where there is one.
+    pub fn control(&self) -> Option<&Control> {
+        self.control.as_deref()
     }
 
     /// Says that this device cannot show what a case wants to see. It is printed even where output is captured: a skip
@@ -58,14 +77,27 @@ impl Subject {
         }
     }
 
+    /// A buffer that the CPU reads and writes: in place, or staged on a card whose memory it cannot see.
+    pub fn builder<T: Pod>(&self, len: usize) -> BufferBuilder<'_, T> {
+        self.device.buffer(len).host(HostAccess::ReadWrite).device_use(self.device_use())
+    }
+
+    /// How often the device is said to touch the memory: on a card often, so that it is the card's own.
+    pub fn device_use(&self) -> DeviceUse {
+        match self.variant {
+            Variant::Discrete | Variant::DiscreteAtoms(_) => DeviceUse::Heavy,
+            _ => DeviceUse::Streaming,
+        }
+    }
+
     /// A buffer that the CPU reads and writes, with these elements.
     pub fn buffer<T: Pod>(&self, elements: &[T]) -> Buffer<T> {
-        self.device.buffer(elements.len()).host(HostAccess::ReadWrite).init(elements).unwrap()
+        self.builder(elements.len()).init(elements).unwrap()
     }
 
     /// A buffer of zeros that the CPU reads and writes.
     pub fn zeros<T: Pod>(&self, len: usize) -> Buffer<T> {
-        self.device.buffer(len).host(HostAccess::ReadWrite).zeroed().build().unwrap()
+        self.builder(len).zeroed().build().unwrap()
     }
 
     /// Runs a kernel on the default stream. Nothing waits.
@@ -88,29 +120,20 @@ impl Subject {
         self.slow(time).rounds
     }
 
-    /// Work that keeps the device busy for about `time`, and rather longer on a busy machine.
+    /// Work that keeps a device busy for about `time`. What a step takes is not measured, since on a busy machine
+    /// nothing can be: it is 4 ns on a processor, and more on a GPU.
     pub fn slow(&self, time: Duration) -> Slow {
-        let kernel = self.kernel(kernels::SLOW);
-        let word = self.zeros::<u32>(1);
-        let measure = |rounds: u32| {
-            let start = Instant::now();
-            self.run(&kernel, [1, 1, 1], args![word, rounds]);
-            word.read().unwrap();
-            start.elapsed()
-        };
-        let mut rounds = 64;
-        // The shortest of a few is what the work takes; the rest is other programs' doing.
-        let took = loop {
-            let took = (0..3).map(|_| measure(rounds)).min().unwrap_or_default();
-            if took * 4 > time || took > Duration::from_millis(5) || rounds * 4 > kernels::MOST_ROUNDS {
-                break took;
-            }
-            rounds *= 4;
-        };
-        let wanted = f64::from(rounds) * time.as_secs_f64() / took.as_secs_f64().max(1e-6);
-        let launches = (wanted / f64::from(kernels::MOST_ROUNDS)).ceil().clamp(1.0, 64.0);
-        let rounds = (wanted / launches).clamp(1.0, f64::from(kernels::MOST_ROUNDS)) as u32;
-        Slow { kernel, rounds, launches: launches as u32 }
+        let rounds = (time.as_nanos() as u64).div_ceil(4 * u64::from(kernels::STEPS)).max(1);
+        let launches = rounds.div_ceil(u64::from(kernels::MOST_ROUNDS));
+        let rounds = rounds.div_ceil(launches);
+        Slow { kernel: self.kernel(kernels::SLOW), rounds: rounds as u32, launches: launches as u32 }
+    }
+
+    /// Runs a case that must meet the device at work, for about `time` at first. The case says whether it did; where
+    /// the work was done before it could look, it is run again with twice as much.
+    pub fn at_work(&self, time: Duration, case: impl Fn(&Slow) -> bool) {
+        let met = (0..7).any(|doubled| case(&self.slow(time * (1 << doubled))));
+        assert!(met, "on {}: the work is always done in no time", self.name);
     }
 }
 

@@ -108,6 +108,7 @@ fn copies_and_fills_that_make_no_sense_are_refused() {
         stream.fill(bytes_part(4, 8), 0x0101_0101).unwrap();
         let seen = bytes.read().unwrap();
         assert!(seen.iter().enumerate().all(|(i, &byte)| byte == u8::from((4..8).contains(&i))));
+        drop(seen);
         // The last word of a buffer that ends within one.
         let odd = subject.zeros::<u8>(6);
         stream.fill(&odd, 0x0403_0201).unwrap();

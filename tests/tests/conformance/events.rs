@@ -19,17 +19,19 @@ fn event(subject: &Subject, stream: &Stream) -> Option<Event> {
 #[test]
 fn events_are_reached_in_order_and_not_before_their_work() {
     lab::on_every_device(|subject| {
-        let (slow, stream) = (subject.slow(Duration::from_millis(80)), subject.stream());
-        let word = subject.buffer(&[1u32]);
-        let Some(start) = event(subject, &stream) else { return };
-        slow.start(&stream, &word);
-        let Some(end) = event(subject, &stream) else { return };
-        assert!(!end.is_done().unwrap(), "the work was done in no time");
-        assert!(end.ticket().value > start.ticket().value && end.ticket().stream == stream.id());
-        end.wait().unwrap();
-        assert!(start.is_done().unwrap() && end.is_done().unwrap());
-        // The event is behind the work, so the work is done.
-        assert_eq!(word.try_read().map(|word| word[0]).ok(), Some(slow.model(1)));
+        subject.at_work(Duration::from_millis(20), |slow| {
+            let (stream, word) = (subject.stream(), subject.buffer(&[1u32]));
+            let Some(start) = event(subject, &stream) else { return true };
+            slow.start(&stream, &word);
+            let Some(end) = event(subject, &stream) else { return true };
+            let met = !end.is_done().unwrap();
+            assert!(end.ticket().value > start.ticket().value && end.ticket().stream == stream.id());
+            end.wait().unwrap();
+            assert!(start.is_done().unwrap() && end.is_done().unwrap());
+            // The event is behind the work, so the work is done.
+            assert_eq!(*word.read_timeout(lab::PATIENCE).unwrap(), [slow.model(1)]);
+            met
+        });
     });
 }
 
@@ -44,7 +46,7 @@ fn the_time_between_events_is_that_of_the_work() {
         let Some(end) = event(subject, &stream) else { return };
         let device = end.elapsed_since(&start).unwrap();
         let wall = wall.elapsed();
-        assert!(device >= Duration::from_millis(3), "{device:?} on the device");
+        assert!(device >= Duration::from_millis(1), "{device:?} on the device");
         assert!(device <= wall + Duration::from_millis(5), "{device:?} on the device, {wall:?} on the wall");
         assert_eq!(end.elapsed_since(&end).unwrap(), Duration::ZERO);
         let backwards = start.elapsed_since(&end);
@@ -88,10 +90,10 @@ fn events_of_another_opening_are_refused() {
 fn gathered_work_between_events_is_counted() {
     lab::on_every_device(|subject| {
         let (step, stream) = (subject.kernel(kernels::STEP), subject.stream());
-        let data = subject.zeros::<u32>(1 << 16);
+        let data = subject.zeros::<u32>(1 << 14);
         let mut last: Option<Event> = None;
         for k in 0..30u32 {
-            stream.launch(&step, [1 << 10, 1, 1], args![data, k]).unwrap();
+            stream.launch(&step, [1 << 8, 1, 1], args![data, k]).unwrap();
             let Some(now) = event(subject, &stream) else { return };
             if let (Some(last), true) = (&last, k % 7 == 0) {
                 now.elapsed_since(last).unwrap();

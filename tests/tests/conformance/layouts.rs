@@ -136,7 +136,7 @@ fn nested_pointers_and_functions_reach_the_same_bytes() {
 
 #[test]
 fn immediates_lie_as_structs_do() {
-    lab::on_every_device(|subject| {
+    lab::on_real_devices(|subject| {
         let kernel = subject.kernel(
             "struct P { a: f32, b: vec3<f32>, c: f32, d: vec2<f32>, e: mat2x2<f32> }
              var<immediate> p: P;

@@ -1,10 +1,12 @@
 //! What a device does, in this process.
 
 mod bounds;
+mod coherence;
 mod devices;
 mod errors;
 mod events;
 mod export;
+mod failures;
 mod graphs;
 mod grids;
 mod guards;
@@ -17,5 +19,6 @@ mod memory;
 mod order;
 mod placement;
 mod scalars;
+mod staging;
 mod threads;
 mod workgroups;

@@ -86,6 +86,7 @@ impl<'a> World<'a> {
         let words: Words = std::array::from_fn(|_| rng.u32(..));
         let host = [HostAccess::None, HostAccess::Read, HostAccess::Write, HostAccess::ReadWrite];
         let builder = self.subject.device.buffer::<u32>(LEN).host(host[rng.usize(0..4)]);
+        let builder = builder.device_use(self.subject.device_use());
         self.buffers.push(builder.init(&words).unwrap());
         self.model.push(words);
     }

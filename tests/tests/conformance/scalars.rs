@@ -6,6 +6,9 @@ use half::f16;
 use onebuf::{Error, Features, args};
 use onebuf_tests::lab;
 
+/// The same function on the CPU.
+type Model<T> = fn(T, T) -> T;
+
 /// A kernel with one function applied to pairs.
 fn pairs(ty: &str, enable: &str, expression: &str) -> String {
     format!(
@@ -26,7 +29,7 @@ fn integers_wrap_and_divide_as_wgsl_says() {
         let a = [7i32, -7, i32::MIN, i32::MAX, 5, 0, i32::MIN, 1];
         let b = [2i32, 2, -1, -1, 0, 0, 0, i32::MIN];
         let (x, y, out) = (subject.buffer(&a), subject.buffer(&b), subject.zeros::<i32>(8));
-        let cases: [(&str, fn(i32, i32) -> i32); 6] = [
+        let cases: [(&str, Model<i32>); 6] = [
             ("a[i] + b[i]", i32::wrapping_add),
             ("a[i] * b[i]", i32::wrapping_mul),
             // Division by zero and the one overflow give the dividend, a remainder of them 0.
@@ -50,7 +53,7 @@ fn unsigned_builtins_match() {
         let a = [0u32, 1, 0x8000_0000, u32::MAX, 0x00f0_0f00, 12_345, 7, 0x0101_0101];
         let b = [5u32, 0, 3, 0, 31, 32, 1, 9];
         let (x, y, out) = (subject.buffer(&a), subject.buffer(&b), subject.zeros::<u32>(8));
-        let cases: [(&str, fn(u32, u32) -> u32); 8] = [
+        let cases: [(&str, Model<u32>); 8] = [
             ("countOneBits(a[i])", |a, _| a.count_ones()),
             ("countLeadingZeros(a[i])", |a, _| a.leading_zeros()),
             ("countTrailingZeros(a[i])", |a, _| a.trailing_zeros()),
@@ -282,7 +285,7 @@ fn floats_match_within_what_wgsl_allows() {
         let a = [1.0f32, -2.5, 1e-20, 3.0e38, 0.1, 100.25, -0.0, 16_777_217.0];
         let b = [3.0f32, 0.5, 1e20, 2.0, 0.2, -7.0, 5.0, 1.0];
         let (x, y, out) = (subject.buffer(&a), subject.buffer(&b), subject.zeros::<f32>(8));
-        let cases: [(&str, fn(f32, f32) -> f32); 5] = [
+        let cases: [(&str, Model<f32>); 5] = [
             ("a[i] + b[i]", |a, b| a + b),
             ("a[i] * b[i]", |a, b| a * b),
             ("floor(a[i]) + ceil(b[i])", |a, b| a.floor() + b.ceil()),

@@ -29,7 +29,7 @@ fn what_is_shared_between_threads_may_be() {
 
 #[test]
 fn sixteen_threads_with_buffers_of_their_own() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         let start = Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {
             for id in 0..THREADS {
@@ -64,7 +64,7 @@ fn sixteen_threads_with_buffers_of_their_own() {
 
 #[test]
 fn sixteen_threads_with_a_buffer_in_common() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         let counts = subject.zeros::<u32>(64);
         let increment = subject.kernel(kernels::INCREMENT);
         let launched = AtomicU32::new(0);
@@ -102,7 +102,7 @@ fn sixteen_threads_with_a_buffer_in_common() {
 
 #[test]
 fn sixteen_threads_on_one_stream_and_one_graph() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         let counts = subject.zeros::<u32>(64);
         let increment = subject.kernel(kernels::INCREMENT);
         let mut builder = subject.device.graph();
@@ -134,7 +134,7 @@ fn sixteen_threads_on_one_stream_and_one_graph() {
 
 #[test]
 fn threads_cross_their_buffers_without_a_deadlock() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         let mix = subject.kernel(kernels::MIX);
         let buffers: Vec<Buffer<u32>> = (0..4).map(|_| subject.zeros(64)).collect();
         std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn threads_cross_their_buffers_without_a_deadlock() {
 
 #[test]
 fn threads_make_and_drop_while_others_work() {
-    lab::on_every_device(|subject| {
+    lab::on_concurrent_devices(|subject| {
         std::thread::scope(|scope| {
             for id in 0..8u32 {
                 let subject = &subject;

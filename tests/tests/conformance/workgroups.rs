@@ -8,22 +8,22 @@ fn workgroup_memory_is_zero_at_first() {
     lab::on_every_device(|subject| {
         // Dirties the memory, then looks at it, in turn, so that what one workgroup leaves the next would see.
         let dirty = subject.kernel(
-            "var<workgroup> tile: array<vec4<u32>, 512>;
+            "var<workgroup> tile: array<vec4<u32>, 250>;
              @group(0) @binding(0) var<storage, read_write> out: array<u32>;
              @compute @workgroup_size(64) fn f(@builtin(local_invocation_index) i: u32) {
-                 for (var j = i; j < 512u; j += 64u) { tile[j] = vec4(0xffffffffu); }
+                 for (var j = i; j < 250u; j += 64u) { tile[j] = vec4(0xffffffffu); }
                  workgroupBarrier();
-                 out[i] = tile[511u - i].w;
+                 out[i] = tile[249u - i].w;
              }",
         );
         let look = subject.kernel(
             "struct S { a: atomic<u32>, b: array<u32, 7>, c: vec3<f32>, d: bool }
-             var<workgroup> tile: array<u32, 1024>;
+             var<workgroup> tile: array<u32, 900>;
              var<workgroup> s: S;
              @group(0) @binding(0) var<storage, read_write> out: array<atomic<u32>>;
              @compute @workgroup_size(64) fn f(@builtin(local_invocation_index) i: u32) {
                  var seen = atomicLoad(&s.a) | s.b[i % 7u] | bitcast<u32>(s.c.y) | u32(s.d);
-                 for (var j = i; j < 1024u; j += 64u) { seen |= tile[j]; }
+                 for (var j = i; j < 900u; j += 64u) { seen |= tile[j]; }
                  workgroupBarrier();
                  tile[i] = 0xffu; s.b[i % 7u] = 0xffu;
                  atomicOr(&out[0], seen);
