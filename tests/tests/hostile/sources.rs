@@ -198,8 +198,7 @@ fn mutate(rng: &mut Rng, source: &str) -> String {
 /// Puts one of `words` in the place of another, once.
 fn swap(rng: &mut Rng, bytes: &[u8], words: &[&str]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
-    let places: Vec<(usize, &str)> =
-        words.iter().flat_map(|word| text.match_indices(word).map(|(at, word)| (at, word))).collect();
+    let places: Vec<(usize, &str)> = words.iter().flat_map(|word| text.match_indices(word)).collect();
     if places.is_empty() {
         return bytes.to_vec();
     }
