@@ -18,20 +18,20 @@
 //!
 //! let kernel = device
 //!     .kernel(
-//!         "override POWER: u32;
+//!         "override OFFSET: u32;
 //!          var<immediate> scale: f32;
 //!          @group(0) @binding(0) var<storage, read_write> numbers: array<f32>;
 //!          @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) at: vec3u) {
-//!              if at.x < arrayLength(&numbers) { numbers[at.x] = scale * pow(numbers[at.x], f32(POWER)); }
+//!              if at.x < arrayLength(&numbers) { numbers[at.x] = scale * numbers[at.x] + f32(OFFSET); }
 //!          }",
 //!     )?
-//!     .set("POWER", 2)
+//!     .set("OFFSET", 2)
 //!     .build()?;
 //! let stream = device.stream()?;
 //! stream.launch(&kernel, kernel.groups_for([1000, 1, 1]), args![&numbers, 0.5f32])?;
 //!
 //! // Waits for the launch; then it is a plain slice of the memory that the device wrote.
-//! assert_eq!(numbers.read()?[12], 72.0);
+//! assert_eq!(numbers.read()?[12], 8.0);
 //! # Ok(())
 //! # }
 //! ```
