@@ -59,7 +59,7 @@ fn compile(nvrtc: &Nvrtc, name: &str, kernel: &Specialized, count: &mut usize, f
         let source = kernel.to_cuda(&options).unwrap();
         for architecture in ARCHITECTURES {
             *count += 1;
-            match nvrtc.compile(&source, architecture, &["--warning-as-error=all-warnings"]) {
+            match nvrtc.compile(&source, architecture, &[]) {
                 Ok(compiled) if compiled.log.is_empty() && !compiled.cubin.is_empty() => {}
                 Ok(compiled) => failures.push(format!("{name} {architecture}: {}", compiled.log)),
                 Err(error) => failures.push(format!("{name}: {error}")),

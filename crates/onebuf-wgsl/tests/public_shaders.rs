@@ -93,8 +93,9 @@ fn public_shaders_translate_and_compile() {
             };
             counts.translated += 1;
             if let Ok(nvrtc) = &nvrtc {
-                match nvrtc.compile(&source, "sm_90", &["--warning-as-error=all-warnings"]) {
-                    Ok(_) => counts.compiled += 1,
+                match nvrtc.compile(&source, "sm_90", &[]) {
+                    Ok(compiled) if compiled.log.is_empty() => counts.compiled += 1,
+                    Ok(compiled) => counts.failures.push(format!("{name}, {entry}: {}", compiled.log)),
                     Err(error) => counts.failures.push(format!("{name}, {entry}: {error}")),
                 }
             }
