@@ -112,7 +112,7 @@ impl Recording {
         let mut recording = Recording { cmd, pool, _keep: Vec::new(), shared: shared.clone() };
         let again = vk::CommandBufferUsageFlags::SIMULTANEOUS_USE;
         stream::begin(shared, cmd, again).map_err(shared.fail("vkBeginCommandBuffer"))?;
-        let mut bound = Bound::new();
+        let mut bound = Bound::default();
         // Earlier work of the queue is seen by every node.
         recorder::barrier(shared, cmd);
         let mut seen = 0;

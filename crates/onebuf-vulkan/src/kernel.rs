@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ffi::CString;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use ash::vk;
@@ -165,27 +164,22 @@ impl KernelCode {
         )
     }
 
-    /// Calls `record` with descriptor sets for these arguments: those of an earlier launch where there was one. `record`
-    /// clones them if they are to outlive the call; nobody writes to them meanwhile.
-    pub(crate) fn bind<R>(&self, parts: &[Part<'_>], record: impl FnOnce(&Arc<BoundSets>) -> R) -> Result<R> {
+    /// Descriptor sets for these arguments: those of an earlier launch where there was one.
+    pub(crate) fn bind(&self, parts: &[Part<'_>]) -> Result<Arc<BoundSets>> {
         let mut key = SetKey::new();
         for part in parts {
             key.push((memory(part)?.id, part.offset_bytes, part.size_bytes));
         }
         let mut cache = self.sets.lock();
-        if let Some(sets) = cache.known.get(&key) {
-            return Ok(record(sets));
+        if let Some(sets) = cache.find(&key) {
+            return Ok(sets);
         }
         let raw = match cache.spare() {
             Some(raw) => raw,
             None => cache.allocate(&self.shared, &self.set_layouts, &self.interface)?,
         };
         self.write(&raw, parts)?;
-        let host_visible = parts.iter().any(|part| part.memory.host_pointer().is_some());
-        let sets = Arc::new(BoundSets { raw, host_visible, kept_in: AtomicU64::new(0) });
-        let result = record(&sets);
-        cache.insert(key, sets);
-        Ok(result)
+        Ok(cache.insert(key, BoundSets { raw }))
     }
 
     /// Points descriptor sets that no queued work uses at these arguments.
@@ -418,11 +412,6 @@ type SetKey = SmallVec<[(u64, u64, u64); 4]>;
 /// Descriptor sets that point at one argument list. Queued work holds them; while it does they are not written.
 pub(crate) struct BoundSets {
     pub(crate) raw: Sets,
-    /// The CPU sees some of the memory.
-    pub(crate) host_visible: bool,
-    /// The last command buffer, by its [`crate::recorder::Bound`], that keeps these sets and the memory they point at:
-    /// launches with the same arguments are often recorded in a row, and keeping all of it once is enough.
-    pub(crate) kept_in: AtomicU64,
 }
 
 /// Sets of recent argument lists. Memory is known by an identity that never returns, so a set that points at memory that
@@ -442,6 +431,10 @@ const REMEMBERED: usize = 128;
 const SETS_A_POOL: u32 = 32;
 
 impl SetCache {
+    fn find(&self, key: &SetKey) -> Option<Arc<BoundSets>> {
+        self.known.get(key).cloned()
+    }
+
     /// Sets that can be written: fresh ones, or those of an old argument list that no queued work uses.
     fn spare(&mut self) -> Option<Sets> {
         if let Some(sets) = self.fresh.pop() {
@@ -465,9 +458,11 @@ impl SetCache {
         None
     }
 
-    fn insert(&mut self, key: SetKey, sets: Arc<BoundSets>) {
-        self.known.insert(key.clone(), sets);
+    fn insert(&mut self, key: SetKey, sets: BoundSets) -> Arc<BoundSets> {
+        let sets = Arc::new(sets);
+        self.known.insert(key.clone(), sets.clone());
         self.order.push_back(key);
+        sets
     }
 
     fn allocate(

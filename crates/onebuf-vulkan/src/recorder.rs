@@ -1,7 +1,6 @@
 //! Work written into a command buffer, for streams and graphs alike.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ash::vk;
 use onebuf_core::backend::{Launch, Memory, Work};
@@ -20,27 +19,19 @@ pub(crate) enum Keep {
     Timestamp(Arc<Timestamp>),
 }
 
-/// What is bound in a command buffer, so that nothing is bound or kept twice.
+/// What is bound in a command buffer, so that nothing is bound twice.
+#[derive(Default)]
 pub(crate) struct Bound {
-    /// The recording's number, which no other has.
-    number: u64,
     pipeline: vk::Pipeline,
-    /// The first of the bound sets, which the recording keeps: it names them all.
-    sets: vk::DescriptorSet,
+    sets: Option<Arc<BoundSets>>,
     /// Work may have written memory that the CPU sees.
     pub(crate) host_visible_writes: bool,
 }
 
 impl Bound {
-    /// Nothing, for a new recording.
-    pub(crate) fn new() -> Bound {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Bound {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            pipeline: vk::Pipeline::null(),
-            sets: vk::DescriptorSet::null(),
-            host_visible_writes: false,
-        }
+    /// Forgets everything, for a new command buffer.
+    pub(crate) fn reset(&mut self) {
+        *self = Bound::default();
     }
 }
 
@@ -125,31 +116,30 @@ fn record_launch(
     let limits = &shared.physical.info.limits;
     let split = launch.groups.iter().zip(limits.max_groups).any(|(&groups, most)| groups > most);
     let pipeline = if split { code.wide()? } else { &code.pipeline };
+    let sets = code.bind(launch.bindings)?;
     let device = &shared.raw;
     if bound.pipeline != pipeline.raw {
         // SAFETY: the pipeline is live, and kept.
         unsafe { device.cmd_bind_pipeline(cmd, vk::PipelineBindPoint::COMPUTE, pipeline.raw) };
         bound.pipeline = pipeline.raw;
-        bound.sets = vk::DescriptorSet::null();
+        bound.sets = None;
         keep.push(Keep::Kernel(code.clone()));
     }
-    code.bind(launch.bindings, |sets| {
-        let Some(&first) = sets.raw.first() else { return };
-        if bound.sets != first {
+    if !bound.sets.as_ref().is_some_and(|known| Arc::ptr_eq(known, &sets)) {
+        if !sets.raw.is_empty() {
             // SAFETY: the sets are of the pipeline's layout, and kept.
             unsafe {
                 let point = vk::PipelineBindPoint::COMPUTE;
                 device.cmd_bind_descriptor_sets(cmd, point, code.layout, 0, &sets.raw, &[]);
             }
-            bound.sets = first;
         }
-        if sets.kept_in.load(Ordering::Relaxed) != bound.number {
-            keep.extend(launch.bindings.iter().map(|part| Keep::Memory(part.memory.clone())));
-            keep.push(Keep::Sets(sets.clone()));
-            bound.host_visible_writes |= sets.host_visible;
-            sets.kept_in.store(bound.number, Ordering::Relaxed);
+        for part in launch.bindings {
+            keep.push(Keep::Memory(part.memory.clone()));
+            bound.host_visible_writes |= part.memory.host_pointer().is_some();
         }
-    })?;
+        keep.push(Keep::Sets(sets.clone()));
+        bound.sets = Some(sets);
+    }
     if !launch.immediates.is_empty() {
         // SAFETY: the layout's range covers the immediates, whose size was checked.
         unsafe { device.cmd_push_constants(cmd, code.layout, STAGE, 0, launch.immediates) };

@@ -101,7 +101,7 @@ impl StreamShared {
                 open: None,
                 in_flight: VecDeque::new(),
                 spare: Vec::new(),
-                bound: Bound::new(),
+                bound: Bound::default(),
             }),
             reached: AtomicU64::new(value),
             pump: Mutex::default(),
@@ -137,20 +137,21 @@ impl StreamShared {
 
     /// Makes room: drops what finished batches kept, and takes their command buffers back.
     pub(crate) fn collect(&self) {
-        let mut done: SmallVec<[Batch; 4]> = SmallVec::new();
+        let mut done: SmallVec<[Vec<Keep>; 4]> = SmallVec::new();
+        let mut recordings: SmallVec<[Arc<Recording>; 2]> = SmallVec::new();
         let mut state = self.state.lock();
         let reached = self.reached.load(Ordering::Acquire);
         while state.in_flight.front().is_some_and(|batch| batch.last <= reached) {
-            done.extend(state.in_flight.pop_front());
+            if let Some(mut batch) = state.in_flight.pop_front() {
+                done.push(std::mem::take(&mut batch.keep));
+                recordings.extend(batch.graph.take());
+                batch.waits.clear();
+                batch.pieces = 0;
+                state.spare.push(batch);
+            }
         }
         // What was kept is dropped without the lock: the last holder of a buffer frees it here.
         drop(state);
-        for batch in &mut done {
-            batch.keep.clear();
-            batch.graph = None;
-            batch.waits.clear();
-        }
-        self.state.lock().spare.extend(done);
     }
 
     /// Makes sure that what is recorded next sees `after`. Other streams' work goes to the driver first, since a
@@ -182,30 +183,24 @@ impl StreamShared {
     /// The batch that is being recorded.
     fn open<'a>(&self, state: &'a mut State) -> Result<&'a mut Batch> {
         if state.open.is_none() {
-            let batch = self.spare_batch(state)?;
+            let mut batch = match state.spare.pop() {
+                Some(batch) => batch,
+                None => self.create_batch()?,
+            };
             // SAFETY: the batch's work is done, or it is new.
             let reset =
                 unsafe { self.shared.raw.reset_command_pool(batch.pool, vk::CommandPoolResetFlags::empty()) };
             let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
             let begun = reset.and_then(|()| begin(&self.shared, batch.cmd, once));
+            batch.pieces = 0;
             if let Err(code) = begun {
                 state.spare.push(batch);
                 return Err(self.shared.fail("vkBeginCommandBuffer")(code));
             }
-            state.bound = Bound::new();
+            state.bound.reset();
             state.open = Some(batch);
         }
         state.open.as_mut().ok_or_else(|| Error::Busy("no batch is open".into()))
-    }
-
-    /// A batch that keeps nothing and waits for nothing, whose command buffer is not begun.
-    fn spare_batch(&self, state: &mut State) -> Result<Batch> {
-        let mut batch = match state.spare.pop() {
-            Some(batch) => batch,
-            None => self.create_batch()?,
-        };
-        batch.pieces = 0;
-        Ok(batch)
     }
 
     fn create_batch(&self) -> Result<Batch> {
@@ -429,10 +424,8 @@ impl Stream for VulkanStream {
         let (mut state, _) = stream.follow(after)?;
         stream.close(&mut state)?;
         // What is left open has no work, and waits for other streams: so does the graph.
-        let mut batch = match state.open.take() {
-            Some(batch) => batch,
-            None => stream.spare_batch(&mut state)?,
-        };
+        stream.open(&mut state)?;
+        let Some(mut batch) = state.open.take() else { return Err(Error::Busy("no batch is open".into())) };
         state.last += 1;
         // The recording begins and ends with a barrier.
         state.seen = state.last;
