@@ -4,6 +4,10 @@
 //! each contender is sampled several times, in turns, so both sides of a ratio saw the same machine; the first contender
 //! runs twice, as itself and as a control, whose ratio must read about 1. Each contender runs behind each other one
 //! equally often, since it finds the caches and the driver's threads as the one before left them.
+//!
+//! A control does not vouch for everything. wgpu has a device of its own, with threads that the system places once for
+//! the life of a process: a software driver's times differ by a factor of two with it, and controls read 1 all the while.
+//! A ratio to wgpu therefore wants several processes.
 
 use std::time::Instant;
 

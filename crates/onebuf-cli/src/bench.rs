@@ -19,7 +19,8 @@ Lines:
   16  the same WGSL through onebuf's SPIR-V and wgpu's
 
 A ratio below 1 says that onebuf is faster. A line's control is onebuf beside itself: where it is not about 1, the
-machine was too busy for the line's ratios to mean much.")]
+machine was too busy for the line's ratios to mean much. wgpu has a device and threads of its own, which the control
+does not see: run the command several times before you believe a ratio to wgpu.")]
 pub(crate) struct Options {
     /// The lines to run; all where none is named
     #[arg(value_name = "LINE")]
