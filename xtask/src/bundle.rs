@@ -38,19 +38,27 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
         tests.args(["--package", &workspace.member(package)?.name]);
     }
     let tests = workspace.build(&mut tests)?;
-    let command = build(&workspace, COMMAND)?;
+    let command = build(&workspace, &COMMAND)?;
     let mut examples = workspace::cargo();
-    examples.args(["build", "--release", "--all-features", "--examples", "--bins", "--package", PIPELINE.0]);
+    examples.args([
+        "build",
+        "--release",
+        "--all-features",
+        "--examples",
+        "--bins",
+        "--package",
+        PIPELINE.package,
+    ]);
     let examples = workspace.build(&mut examples)?;
 
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle).with_context(|| format!("could not empty {}", bundle.display()))?;
     }
-    let mut files = vec![copy(&command.path, &bundle.join("bin").join(COMMAND.1))?];
+    let mut files = vec![copy(&command.path, &bundle.join("bin").join(COMMAND.name))?];
     for program in tests.iter().filter(|program| program.is_test) {
         files.push(copy(&program.path, &bundle.join("tests").join(test_name(program)))?);
     }
-    for program in examples.iter().filter(|program| program.package == PIPELINE.0 && !program.is_test) {
+    for program in examples.iter().filter(|program| program.package == PIPELINE.package && !program.is_test) {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
     let programs = files.clone();

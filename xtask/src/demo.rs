@@ -7,10 +7,18 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The command's package, and its program's name.
-pub(crate) const COMMAND: (&str, &str) = ("onebuf-cli", "onebuf");
-/// The package of the examples, and the one that the demo runs.
-pub(crate) const PIPELINE: (&str, &str) = ("onebuf-examples", "pipeline");
+/// A program of the workspace.
+pub(crate) struct Program {
+    pub(crate) package: &'static str,
+    pub(crate) name: &'static str,
+    /// Features to build it with, beside those that it requires.
+    pub(crate) features: &'static [&'static str],
+}
+
+/// The command, with all that it can report.
+pub(crate) const COMMAND: Program = Program { package: "onebuf-cli", name: "onebuf", features: &["wgpu"] };
+/// The example that the demo runs.
+pub(crate) const PIPELINE: Program = Program { package: "onebuf-examples", name: "pipeline", features: &[] };
 /// The photograph that the pipeline reads by default, from the workspace's root.
 pub(crate) const PHOTOGRAPH: &str = "assets/coffee.png";
 
@@ -28,8 +36,8 @@ pub(crate) struct Options {
 pub(crate) fn chore(options: &Options) -> Result<()> {
     let workspace = Workspace::load()?;
     setup::to_run()?;
-    let command = build(&workspace, COMMAND)?;
-    let pipeline = build(&workspace, PIPELINE)?;
+    let command = build(&workspace, &COMMAND)?;
+    let pipeline = build(&workspace, &PIPELINE)?;
     let onebuf = |arguments: &[&str]| process::run(Command::new(&command.path).args(arguments));
 
     println!("\n== The devices of this machine");
@@ -52,27 +60,29 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
 }
 
 /// Builds one program of the workspace as a user gets it.
-pub(crate) fn build(workspace: &Workspace, (package, program): (&str, &str)) -> Result<Executable> {
-    let package = workspace.member(package)?;
+pub(crate) fn build(workspace: &Workspace, program: &Program) -> Result<Executable> {
+    let package = workspace.member(program.package)?;
     let mut command = workspace::cargo();
     command.args(["build", "--release", "--package", &package.name]).args(selection(package, program)?);
     let built = workspace.build(&mut command)?;
-    let found = built.into_iter().find(|one| one.package == package.name && one.target == program);
-    found.with_context(|| format!("cargo built no {program} of {}", package.name))
+    let found = built.into_iter().find(|one| one.package == package.name && one.target == program.name);
+    found.with_context(|| format!("cargo built no {} of {}", program.name, package.name))
 }
 
 /// The arguments with which cargo builds this program, whether it is an example or a binary, and its features.
-fn selection(package: &Package, program: &str) -> Result<Vec<String>> {
-    for target in package.targets.iter().filter(|target| target.name == program) {
+fn selection(package: &Package, program: &Program) -> Result<Vec<String>> {
+    for target in package.targets.iter().filter(|target| target.name == program.name) {
         if let Some(kind) = target.kind.iter().find(|kind| ["bin", "example"].contains(&kind.as_str())) {
-            let mut arguments = vec![format!("--{kind}"), program.to_string()];
-            if !target.required_features.is_empty() {
-                arguments.extend(["--features".to_string(), target.required_features.join(",")]);
+            let mut arguments = vec![format!("--{kind}"), program.name.to_string()];
+            let required = target.required_features.iter().map(String::as_str);
+            let features: Vec<&str> = required.chain(program.features.iter().copied()).collect();
+            if !features.is_empty() {
+                arguments.extend(["--features".to_string(), features.join(",")]);
             }
             return Ok(arguments);
         }
     }
-    bail!("the package {} has no program {program}", package.name)
+    bail!("the package {} has no program {}", package.name, program.name)
 }
 
 #[cfg(test)]
@@ -91,8 +101,14 @@ mod tests {
             ]
         }))
         .unwrap();
-        assert_eq!(selection(&package, "pipeline").unwrap(), ["--example", "pipeline", "--features", "wgpu"]);
-        assert_eq!(selection(&package, "tool").unwrap(), ["--bin", "tool"]);
-        assert!(selection(&package, "e").is_err());
+        let select = |name, features| selection(&package, &Program { package: "e", name, features });
+        assert_eq!(select("pipeline", &[]).unwrap(), ["--example", "pipeline", "--features", "wgpu"]);
+        assert_eq!(
+            select("pipeline", &["more"]).unwrap(),
+            ["--example", "pipeline", "--features", "wgpu,more"]
+        );
+        assert_eq!(select("tool", &[]).unwrap(), ["--bin", "tool"]);
+        assert_eq!(select("tool", &["more"]).unwrap(), ["--bin", "tool", "--features", "more"]);
+        assert!(select("e", &[]).is_err());
     }
 }

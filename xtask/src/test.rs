@@ -57,8 +57,11 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
 
     let runner = Runner { workspace: &workspace, setup: &setup, options };
     let mut rows = vec![runner.programs("no device", None, &once)?];
+    let mut programs = on_devices;
     for driver in &setup.matrix.drivers {
-        rows.push(runner.programs(driver.name, Some(driver), &on_devices)?);
+        rows.push(runner.programs(driver.name, Some(driver), &programs)?);
+        // The first driver has run those that want just one.
+        programs.retain(|program| !workspace.member(&program.package).is_ok_and(Package::wants_one_driver));
     }
     if let Some(row) = runner.doctests(setup.matrix.drivers.first())? {
         rows.push(row);

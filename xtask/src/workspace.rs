@@ -34,6 +34,9 @@ pub(crate) struct Package {
     pub(crate) license_file: Option<String>,
     pub(crate) manifest_path: PathBuf,
     pub(crate) targets: Vec<Target>,
+    /// The manifest's `[package.metadata]`.
+    #[serde(default)]
+    metadata: serde_json::Value,
 }
 
 /// Something that cargo builds from a package.
@@ -138,6 +141,12 @@ impl Package {
         self.manifest_path.parent().unwrap_or(&self.manifest_path)
     }
 
+    /// Whether its tests use a device as a means alone, so that they run on one driver and not on each: its manifest
+    /// says `one-driver = true` under `[package.metadata.xtask]`.
+    pub(crate) fn wants_one_driver(&self) -> bool {
+        self.metadata["xtask"]["one-driver"].as_bool().unwrap_or(false)
+    }
+
     /// Whether it has a library, whose documentation may hold examples.
     pub(crate) fn has_library(&self) -> bool {
         self.targets.iter().flat_map(|target| &target.kind).any(|kind| kind == "lib")
@@ -190,6 +199,8 @@ mod tests {
         assert!(workspace.members_that_reach("ash").contains("xtask"));
         assert!(!workspace.members_that_reach("ash").contains("onebuf-core"));
         assert!(workspace.member("no-such-package").is_err());
+        assert!(workspace.member("onebuf-differential").unwrap().wants_one_driver());
+        assert!(!this.wants_one_driver());
     }
 
     #[test]
