@@ -33,7 +33,8 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     let mut packages = vec![SUITE.to_string()];
     packages.extend(options.package.iter().cloned());
     let mut tests = workspace::cargo();
-    tests.args(["test", "--release", "--all-features", "--no-run"]);
+    // As `cargo xtask test` builds them: with the checks of a debug build, and mostly built already.
+    tests.args(["test", "--all-features", "--no-run"]);
     for package in &packages {
         tests.args(["--package", &workspace.member(package)?.name]);
     }
@@ -62,6 +63,7 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
     let programs = files.clone();
+    process::run(Command::new("strip").args(&programs))?;
     files.push(copy(&workspace.root.join(PHOTOGRAPH), &bundle.join(PHOTOGRAPH))?);
     files.push(write(&bundle.join("commit"), &commit(&workspace.root))?);
     let script = write(&bundle.join("run.sh"), RUN)?;

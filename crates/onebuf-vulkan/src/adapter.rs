@@ -44,6 +44,8 @@ pub(crate) struct Physical {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     /// The memory type behind each kind of the profile.
     pub(crate) types: Vec<u32>,
+    /// Memory types that exportable buffers may lie in, a bit each.
+    pub(crate) export_types: u32,
     /// Every device extension, for the report.
     pub(crate) extensions: Vec<String>,
 }
@@ -174,6 +176,7 @@ impl Physical {
             export: pick(external.export_opaque, external.export_dma_buf),
             import: pick(external.import_opaque, external.import_dma_buf),
             types: usable_types(&memory),
+            export_types: u32::MAX, // Only a logical device knows better.
             memory,
             extensions,
         };
@@ -215,7 +218,7 @@ impl Physical {
                 host_coherent: has(vk::MemoryPropertyFlags::HOST_COHERENT),
                 host_cached: has(vk::MemoryPropertyFlags::HOST_CACHED),
                 migrating: false,
-                export: self.export.clone(),
+                export: if self.export_types & (1 << index) != 0 { self.export.clone() } else { Vec::new() },
             }
         });
         DeviceProfile {

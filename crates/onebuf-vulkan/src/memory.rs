@@ -13,7 +13,7 @@ use gpu_allocator::{AllocationError, MemoryLocation};
 use onebuf_core::backend::{self, Export, Memory};
 use onebuf_core::{Error, HandleKind, Result};
 
-use crate::adapter::USAGE;
+use crate::adapter::{Physical, USAGE};
 use crate::error::out_of_memory;
 use crate::shared::Shared;
 
@@ -412,6 +412,32 @@ impl Drop for VulkanMemory {
             Backing::Foreign { .. } => {}
         }
         shared.usage.remove(self.size_bytes);
+    }
+}
+
+/// Leaves of a device's memory types those that its buffers may lie in, which takes a logical device to ask. The answer
+/// is the same for all buffers of one usage and one set of handle types (Vulkan 1.3, 12.7, "Resource Memory Association").
+pub(crate) fn narrow_types(raw: &ash::Device, physical: &mut Physical) {
+    let allowed = |handles: vk::ExternalMemoryHandleTypeFlags| {
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handles);
+        let mut info = vk::BufferCreateInfo::default().size(ALIGNMENT_BYTES).usage(USAGE);
+        if !handles.is_empty() {
+            info = info.push_next(&mut external);
+        }
+        // SAFETY: a small buffer that is never bound; the handle types are ones that the device exports.
+        let buffer = unsafe { raw.create_buffer(&info, None) }.ok()?;
+        // SAFETY: the buffer is live.
+        let bits = unsafe { raw.get_buffer_memory_requirements(buffer) }.memory_type_bits;
+        // SAFETY: nobody uses the buffer.
+        unsafe { raw.destroy_buffer(buffer, None) };
+        Some(bits)
+    };
+    // Where the device cannot even answer that, a later allocation says why.
+    let plain = allowed(vk::ExternalMemoryHandleTypeFlags::empty()).unwrap_or(u32::MAX);
+    physical.types.retain(|index| plain & (1 << index) != 0);
+    let handles = handle_flags(&physical.export);
+    if !handles.is_empty() {
+        physical.export_types = allowed(handles).unwrap_or(u32::MAX);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::adapter::{Physical, SupportedFeatures};
 use crate::cache::PipelineCacheDir;
 use crate::error::driver;
 use crate::instance::Instance;
+use crate::memory;
 use crate::stream::StreamShared;
 
 /// Streams are spread over this many queues at most.
@@ -125,10 +126,11 @@ impl Shared {
     /// Sets up the parts of a logical device.
     pub(crate) fn assemble(
         instance: Arc<Instance>,
-        physical: Physical,
+        mut physical: Physical,
         logical: Logical,
     ) -> Result<Arc<Shared>> {
         let Logical { raw, queues, owned, keep, .. } = logical;
+        memory::narrow_types(&raw, &mut physical);
         let mut debug_settings = AllocatorDebugSettings::default();
         debug_settings.log_leaks_on_shutdown = false;
         let allocator = Allocator::new(&AllocatorCreateDesc {

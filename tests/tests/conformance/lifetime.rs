@@ -191,7 +191,9 @@ fn thousands_of_short_lives_leave_nothing() {
         let (descriptors, threads, resident) =
             (resources::descriptors(), resources::threads(), resources::resident_bytes());
         live(2000);
-        assert_eq!(resources::descriptors(), descriptors);
+        // A GPU's driver opens a few more when it first needs them; a leak would be thousands.
+        let more = resources::descriptors().saturating_sub(descriptors);
+        assert!(more < 10, "{more} more descriptors, {descriptors} before");
         assert!(resources::threads() <= threads, "{} threads, {threads} before", resources::threads());
         let grown = resources::resident_bytes().saturating_sub(resident);
         assert!(grown < 48 << 20, "{grown} bytes more");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use onebuf::{Error, Registry};
@@ -30,6 +31,13 @@ fn open_everything() {
     }
 }
 
+/// This program as a child that finds no GPU through CUDA, so that what is tested is Vulkan's.
+fn without_cuda(role: &str) -> Command {
+    let mut command = process::command(role);
+    command.env("CUDA_VISIBLE_DEVICES", "-1");
+    command
+}
+
 fn is_child() -> bool {
     let child = process::role().is_some();
     if child {
@@ -55,7 +63,8 @@ fn a_missing_loader_is_named_with_its_package() {
             for name in ["libvulkan.so.1", "libvulkan.so"] {
                 fs::write(directory.path().join(name), content).unwrap();
             }
-            let finished = process::run_with("no loader", "LD_LIBRARY_PATH", directory.path(), LIMIT);
+            let mut command = without_cuda("no loader");
+            let finished = process::run(command.env("LD_LIBRARY_PATH", directory.path()), LIMIT);
             let output = output(&finished);
             // The dynamic linker goes on to the next file of that name where the first is none of its kind.
             if output.contains("vulkan starts") {
@@ -97,7 +106,7 @@ fn drivers_that_do_not_load_are_no_devices() {
             at.join("not there.json"),
         ];
         for path in broken {
-            let mut command = process::command("broken driver");
+            let mut command = without_cuda("broken driver");
             command
                 .env("VK_DRIVER_FILES", &path)
                 .env("VK_ICD_FILENAMES", &path)

@@ -140,12 +140,15 @@ fn without_threads_work_goes_at_the_next_wait() {
 }
 
 #[test]
-fn a_thousand_openings_leave_nothing() {
+fn openings_leave_nothing() {
     if process::role().is_none() {
         return lab::alone(|| process::run(&mut process::command("child"), LIMIT).expect_success());
     }
     lab::on_real_devices(|subject| {
         let id = subject.device.info().id.to_string();
+        // A GPU's driver takes tenths of a second to open a device.
+        let (first, many) =
+            if subject.device.info().kind == onebuf::DeviceKind::Software { (100, 1000) } else { (20, 100) };
         let cycles = |count: u32| {
             for i in 0..count {
                 let device = lab::registry().open(&id).unwrap();
@@ -162,15 +165,15 @@ fn a_thousand_openings_leave_nothing() {
             }
             assert!(lab::eventually(|| resources::threads_named("onebuf-stream") == 0));
         };
-        cycles(100);
+        cycles(first);
         let before = (resources::descriptors(), resources::threads(), resources::resident_bytes());
-        cycles(1000);
+        cycles(many);
         let threads_back = lab::eventually(|| resources::threads() <= before.1);
         let after = (resources::descriptors(), resources::threads(), resources::resident_bytes());
         assert_eq!(after.0, before.0, "descriptors");
         assert!(threads_back, "{} threads, {} before", after.1, before.1);
         let grown = after.2.saturating_sub(before.2);
-        lab::say(&format!("a thousand openings: {} KiB more", grown >> 10));
+        lab::say(&format!("{many} openings: {} KiB more", grown >> 10));
         assert!(grown < 64 << 20, "{grown} bytes more");
     });
 }
