@@ -3,7 +3,7 @@
 //! `.bundle/` holds the conformance suite's test programs, the command, the examples, the photographs, and `run.sh`,
 //! which runs them all and ends with a table. It needs bash, coreutils and a glibc of at least [`OLDEST_GLIBC`].
 
-use crate::demo::{COMMAND, PHOTOGRAPH, PIPELINE, build};
+use crate::demo::{COMMAND, PHOTOGRAPH, PIPELINE, build, find};
 use crate::process;
 use crate::workspace::{self, Executable, Workspace};
 use anyhow::{Context, Result, bail};
@@ -39,27 +39,17 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
         tests.args(["--package", &workspace.member(package)?.name]);
     }
     let tests = workspace.build(&mut tests)?;
-    let command = build(&workspace, &COMMAND)?;
-    let mut examples = workspace::cargo();
-    examples.args([
-        "build",
-        "--release",
-        "--all-features",
-        "--examples",
-        "--bins",
-        "--package",
-        PIPELINE.package,
-    ]);
-    let examples = workspace.build(&mut examples)?;
+    let programs = build(&workspace, &["--bins", "--examples"])?;
 
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle).with_context(|| format!("could not empty {}", bundle.display()))?;
     }
-    let mut files = vec![copy(&command.path, &bundle.join("bin").join(COMMAND.name))?];
+    let command = find(&programs, COMMAND)?;
+    let mut files = vec![copy(&command.path, &bundle.join("bin").join(COMMAND.1))?];
     for program in tests.iter().filter(|program| program.is_test) {
         files.push(copy(&program.path, &bundle.join("tests").join(test_name(program)))?);
     }
-    for program in examples.iter().filter(|program| program.package == PIPELINE.package && !program.is_test) {
+    for program in programs.iter().filter(|program| program.package == PIPELINE.0) {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
     let programs = files.clone();

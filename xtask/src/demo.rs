@@ -2,23 +2,15 @@
 
 use crate::process;
 use crate::setup;
-use crate::workspace::{self, Executable, Package, Workspace};
+use crate::workspace::{self, Executable, Workspace};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program of the workspace.
-pub(crate) struct Program {
-    pub(crate) package: &'static str,
-    pub(crate) name: &'static str,
-    /// Features to build it with, beside those that it requires.
-    pub(crate) features: &'static [&'static str],
-}
-
-/// The command, with all that it can report.
-pub(crate) const COMMAND: Program = Program { package: "onebuf-cli", name: "onebuf", features: &["wgpu"] };
-/// The example that the demo runs.
-pub(crate) const PIPELINE: Program = Program { package: "onebuf-examples", name: "pipeline", features: &[] };
+/// The command: its package and its name.
+pub(crate) const COMMAND: (&str, &str) = ("onebuf-cli", "onebuf");
+/// The example that the demo runs, likewise.
+pub(crate) const PIPELINE: (&str, &str) = ("onebuf-examples", "pipeline");
 /// The photograph that the pipeline reads by default, from the workspace's root.
 pub(crate) const PHOTOGRAPH: &str = "assets/coffee.png";
 
@@ -36,8 +28,9 @@ pub(crate) struct Options {
 pub(crate) fn chore(options: &Options) -> Result<()> {
     let workspace = Workspace::load()?;
     setup::to_run()?;
-    let command = build(&workspace, &COMMAND)?;
-    let pipeline = build(&workspace, &PIPELINE)?;
+    let built = build(&workspace, &["--bin", COMMAND.1, "--bin", PIPELINE.1])?;
+    let command = find(&built, COMMAND)?;
+    let pipeline = find(&built, PIPELINE)?;
     let onebuf = |arguments: &[&str]| process::run(Command::new(&command.path).args(arguments));
 
     println!("\n== The devices of this machine");
@@ -59,56 +52,16 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds one program of the workspace as a user gets it.
-pub(crate) fn build(workspace: &Workspace, program: &Program) -> Result<Executable> {
-    let package = workspace.member(program.package)?;
+/// Builds programs of the command's and the examples' packages as a user gets them. They are built in one go, since
+/// cargo builds a dependency once for each set of features that it is asked for at a time.
+pub(crate) fn build(workspace: &Workspace, selection: &[&str]) -> Result<Vec<Executable>> {
     let mut command = workspace::cargo();
-    command.args(["build", "--release", "--package", &package.name]).args(selection(package, program)?);
-    let built = workspace.build(&mut command)?;
-    let found = built.into_iter().find(|one| one.package == package.name && one.target == program.name);
-    found.with_context(|| format!("cargo built no {} of {}", program.name, package.name))
+    command.args(["build", "--release", "--all-features", "--package", COMMAND.0, "--package", PIPELINE.0]);
+    workspace.build(command.args(selection))
 }
 
-/// The arguments with which cargo builds this program, whether it is an example or a binary, and its features.
-fn selection(package: &Package, program: &Program) -> Result<Vec<String>> {
-    for target in package.targets.iter().filter(|target| target.name == program.name) {
-        if let Some(kind) = target.kind.iter().find(|kind| ["bin", "example"].contains(&kind.as_str())) {
-            let mut arguments = vec![format!("--{kind}"), program.name.to_string()];
-            let required = target.required_features.iter().map(String::as_str);
-            let features: Vec<&str> = required.chain(program.features.iter().copied()).collect();
-            if !features.is_empty() {
-                arguments.extend(["--features".to_string(), features.join(",")]);
-            }
-            return Ok(arguments);
-        }
-    }
-    bail!("the package {} has no program {}", package.name, program.name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn examples_and_binaries_are_selected_by_kind() {
-        let package: Package = serde_json::from_value(serde_json::json!({
-            "id": "e", "name": "e", "version": "1.0.0", "license": null, "license_file": null,
-            "manifest_path": "/e/Cargo.toml",
-            "targets": [
-                { "name": "e", "kind": ["lib"] },
-                { "name": "pipeline", "kind": ["example"], "required-features": ["wgpu"] },
-                { "name": "tool", "kind": ["bin"] }
-            ]
-        }))
-        .unwrap();
-        let select = |name, features| selection(&package, &Program { package: "e", name, features });
-        assert_eq!(select("pipeline", &[]).unwrap(), ["--example", "pipeline", "--features", "wgpu"]);
-        assert_eq!(
-            select("pipeline", &["more"]).unwrap(),
-            ["--example", "pipeline", "--features", "wgpu,more"]
-        );
-        assert_eq!(select("tool", &[]).unwrap(), ["--bin", "tool"]);
-        assert_eq!(select("tool", &["more"]).unwrap(), ["--bin", "tool", "--features", "more"]);
-        assert!(select("e", &[]).is_err());
-    }
+/// One of the programs that were built.
+pub(crate) fn find<'a>(built: &'a [Executable], (package, name): (&str, &str)) -> Result<&'a Executable> {
+    let found = built.iter().find(|one| one.package == package && one.target == name);
+    found.with_context(|| format!("cargo built no {name} of {package}"))
 }

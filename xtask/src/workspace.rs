@@ -44,8 +44,6 @@ pub(crate) struct Package {
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) kind: Vec<String>,
-    #[serde(default, rename = "required-features")]
-    pub(crate) required_features: Vec<String>,
 }
 
 #[derive(Deserialize)]
