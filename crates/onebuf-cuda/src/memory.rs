@@ -128,7 +128,7 @@ impl CudaMemory {
                             ),
                         )
                     }
-                    _ => failed((call, code)),
+                    _ => failed((call, code)).or_no_descriptor_left("exportable memory"),
                 })?;
                 // The whole of it, since a peer maps the whole.
                 shared.pool.zero(mapping.address(), mapping.bytes()).map_err(|error| shared.note(error))?;
@@ -398,10 +398,11 @@ impl Memory for CudaMemory {
                     "unified memory cannot leave the process; build the buffer with `.share(Share::Process)`"
                 }
                 Backing::Pinned { .. } => {
-                    "page-locked memory cannot leave the process; import a memfd's pages in each process"
+                    "page-locked memory cannot leave the process; build the buffer with `.share(Share::Process)`, or \
+                     import a memfd's pages in each process"
                 }
                 Backing::Registered { .. } => {
-                    "the pages are the program's: pass on the file that they are mapped from"
+                    "the pages are the program's: share the file that they are mapped from"
                 }
             };
             return Err(Error::unsupported(what(), reason));
@@ -410,7 +411,9 @@ impl Memory for CudaMemory {
             return Err(Error::unsupported(what(), "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0"));
         }
         let _entered = self.shared.enter()?;
-        let fd = mapping.export(handle).map_err(|error| self.shared.note(error))?;
+        let fd = mapping
+            .export(handle)
+            .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
         Ok(Export {
             fd,
             handle,
