@@ -35,10 +35,12 @@ pub struct Tested {
 }
 
 fn backends() -> Vec<Tested> {
-    let all: [(&str, fn() -> Tested); 2] = [("cuda", cuda), ("vulkan", vulkan)];
     let only = std::env::var("ONEBUF_TEST_BACKENDS").ok();
     let asked = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one.trim() == name));
-    all.iter().filter(|(name, _)| asked(name)).map(|(_, start)| start()).collect()
+    let mut all = Vec::new();
+    all.extend(asked("cuda").then(cuda));
+    all.extend(asked("vulkan").then(vulkan));
+    all
 }
 
 /// Whether cases run on simulated devices too.

@@ -1,6 +1,6 @@
 //! Everything that shows the library at work, packed for a machine that has a GPU and no Rust.
 //!
-//! `.bundle/` holds the conformance suite's test programs, the command, the examples, the photographs, and `run.sh`,
+//! `.bundle/` holds the conformance suite's test programs, those of CUDA's backend, the command, the examples, the photographs, and `run.sh`,
 //! which runs them all and ends with a table. It needs bash, coreutils and a glibc of at least [`OLDEST_GLIBC`].
 
 use crate::demo::{COMMAND, PHOTOGRAPH, PIPELINE, build};
@@ -11,8 +11,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The conformance suite.
-const SUITE: &str = "onebuf-tests";
+/// The conformance suite, and the tests of the backend that CI has no device for.
+const SUITE: [&str; 2] = ["onebuf-tests", "onebuf-cuda"];
+/// What Python's array libraries are tested with, where they are: a library, the scripts.
+const PEER: (&str, &str) = ("onebuf-dlpack-peer", "libonebuf_dlpack_peer.so");
+const SCRIPTS: [&str; 1] = ["tests/dlpack/dlpack.py"];
 /// The minor version of the oldest glibc 2 that the programs may ask for.
 const OLDEST_GLIBC: u32 = 36;
 /// More does not travel to the machines that it is for.
@@ -30,7 +33,7 @@ pub(crate) struct Options {
 pub(crate) fn chore(options: &Options) -> Result<()> {
     let workspace = Workspace::load()?;
     let bundle = workspace.root.join(".bundle");
-    let mut packages = vec![SUITE.to_string()];
+    let mut packages = SUITE.map(String::from).to_vec();
     packages.extend(options.package.iter().cloned());
     let mut tests = workspace::cargo();
     tests.args(["test", "--release", "--all-features", "--no-run"]);
@@ -51,6 +54,10 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     ]);
     let examples = workspace.build(&mut examples)?;
 
+    let mut peer = workspace::cargo();
+    peer.args(["build", "--release", "--package", PEER.0]);
+    workspace.build(&mut peer)?;
+
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle).with_context(|| format!("could not empty {}", bundle.display()))?;
     }
@@ -61,7 +68,13 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     for program in examples.iter().filter(|program| program.package == PIPELINE.package && !program.is_test) {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
+    files.push(copy(&workspace.target.join("release").join(PEER.1), &bundle.join("lib").join(PEER.1))?);
     let programs = files.clone();
+    for script in SCRIPTS {
+        let script = workspace.root.join(script);
+        let name = script.file_name().context("a script without a name")?;
+        files.push(copy(&script, &bundle.join("python").join(name))?);
+    }
     files.push(copy(&workspace.root.join(PHOTOGRAPH), &bundle.join(PHOTOGRAPH))?);
     files.push(write(&bundle.join("commit"), &commit(&workspace.root))?);
     let script = write(&bundle.join("run.sh"), RUN)?;
