@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use onebuf::core::backend::MemoryStats;
 use onebuf::{Adapter, Backend, Device, Error, Registry};
+use onebuf_cuda::{Cuda, CudaOptions};
 use onebuf_sim::{Options, Simulated};
 use onebuf_vulkan::{Vulkan, VulkanOptions};
 use parking_lot::Mutex;
@@ -29,10 +30,35 @@ pub struct Tested {
     pub backend: Result<Arc<dyn Backend>, Error>,
     /// Takes what its driver's checks have complained of.
     complaints: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Devices that stay open for all cases.
+    _kept_open: Vec<Arc<dyn onebuf::core::backend::Device>>,
 }
 
 fn backends() -> Vec<Tested> {
-    vec![vulkan()]
+    let only = std::env::var("ONEBUF_TEST_BACKENDS").ok();
+    let asked = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one.trim() == name));
+    let mut all = Vec::new();
+    all.extend(asked("cuda").then(cuda));
+    all.extend(asked("vulkan").then(vulkan));
+    all
+}
+
+/// Whether cases run on simulated devices too.
+fn simulates() -> bool {
+    std::env::var("ONEBUF_TEST_SIMULATED").as_deref() != Ok("0")
+}
+
+fn cuda() -> Tested {
+    let backend = Cuda::new(CudaOptions::from_env()).map(|cuda| Arc::new(cuda) as Arc<dyn Backend>);
+    // The driver's context goes with the last device that is open, and a new one takes a fifth of a second. So one device
+    // stays open for all cases.
+    let open = |backend: &Arc<dyn Backend>| {
+        let adapters = backend.adapters().unwrap_or_default();
+        let usable = adapters.into_iter().filter(|adapter| adapter.rejected.is_none());
+        usable.filter_map(|adapter| backend.open(adapter.info.id.ordinal).ok()).collect()
+    };
+    let kept_open = backend.as_ref().map(open).unwrap_or_default();
+    Tested { name: "cuda", backend, complaints: Box::new(Vec::new), _kept_open: kept_open }
 }
 
 fn vulkan() -> Tested {
@@ -41,9 +67,12 @@ fn vulkan() -> Tested {
         Ok(vulkan) => {
             let vulkan = Arc::new(vulkan);
             let told = vulkan.clone();
-            Tested { name, backend: Ok(vulkan), complaints: Box::new(move || told.validation_messages()) }
+            let complaints = Box::new(move || told.validation_messages());
+            Tested { name, backend: Ok(vulkan), complaints, _kept_open: Vec::new() }
         }
-        Err(error) => Tested { name, backend: Err(error), complaints: Box::new(Vec::new) },
+        Err(error) => {
+            Tested { name, backend: Err(error), complaints: Box::new(Vec::new), _kept_open: Vec::new() }
+        }
     }
 }
 
@@ -84,8 +113,8 @@ pub fn say(line: &str) {
 
 /// Prints what the suite runs on, once.
 fn introduce(tested: &[Tested]) {
-    let validation = VulkanOptions::from_env().validation;
     for one in tested {
+        let validation = one.name == "vulkan" && VulkanOptions::from_env().validation;
         match adapters(one) {
             Ok(adapters) => {
                 for Adapter { info, rejected } in adapters {
@@ -148,6 +177,9 @@ pub fn on(variants: &[Variant], case: impl Fn(&Subject)) {
 
 /// Runs a case on real devices changed by `options`.
 pub fn on_simulation(what: &str, options: impl Fn() -> Options, case: impl Fn(&Subject)) {
+    if !simulates() {
+        return say(&format!("skipped with {what}: ONEBUF_TEST_SIMULATED is 0"));
+    }
     let _serial = SERIAL.lock();
     let mut outcome = Outcome::default();
     for one in tested() {
@@ -207,7 +239,7 @@ fn run(variants: &[Variant], case: &dyn Fn(&Subject)) {
     let mut outcome = Outcome::default();
     for one in tested() {
         for adapter in usable(one, &mut outcome) {
-            for variant in variants {
+            for variant in variants.iter().filter(|variant| **variant == Variant::Real || simulates()) {
                 let name = variant.describe(&adapter.info.id.to_string(), &adapter.info.name);
                 let open = |backend: &Arc<dyn Backend>, adapter: &Adapter, name| {
                     variant.open(backend, adapter, name)

@@ -12,7 +12,9 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `ONEBUF_REQUIRE=vulkan` | a missing backend is a failure, not a skip |
+//! | `ONEBUF_REQUIRE=cuda,vulkan` | a missing backend is a failure, not a skip |
+//! | `ONEBUF_TEST_BACKENDS=cuda` | only these backends |
+//! | `ONEBUF_TEST_SIMULATED=0` | no simulated devices, for runs under a tool that slows everything down |
 //! | `ONEBUF_VALIDATION=1` | the Khronos validation layer is on, and any message fails its case |
 //! | `ONEBUF_TEST_SEED=N` | generated cases run for this seed alone |
 //! | `ONEBUF_TEST_TIMES=1` | how long each case took on each device is printed |

@@ -1,6 +1,6 @@
 //! Everything that shows the library at work, packed for a machine that has a GPU and no Rust.
 //!
-//! `.bundle/` holds the conformance suite's test programs, the command, the examples, the photographs, and `run.sh`,
+//! `.bundle/` holds the conformance suite's test programs, those of CUDA's backend, the command, the examples, the photographs, and `run.sh`,
 //! which runs them all and ends with a table. It needs bash, coreutils and a glibc of at least [`OLDEST_GLIBC`].
 
 use crate::demo::{COMMAND, PHOTOGRAPH, PIPELINE, build, find};
@@ -11,8 +11,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The conformance suite.
-const SUITE: &str = "onebuf-tests";
+/// The conformance suite, and the tests of the backend that CI has no device for.
+const SUITE: [&str; 2] = ["onebuf-tests", "onebuf-cuda"];
+/// What Python's array libraries are tested with, where they are: a library, the scripts.
+const PEER: (&str, &str) = ("onebuf-dlpack-peer", "libonebuf_dlpack_peer.so");
+const SCRIPTS: [&str; 1] = ["tests/dlpack/dlpack.py"];
 /// The minor version of the oldest glibc 2 that the programs may ask for.
 const OLDEST_GLIBC: u32 = 36;
 /// More does not travel to the machines that it is for.
@@ -30,7 +33,7 @@ pub(crate) struct Options {
 pub(crate) fn chore(options: &Options) -> Result<()> {
     let workspace = Workspace::load()?;
     let bundle = workspace.root.join(".bundle");
-    let mut packages = vec![SUITE.to_string()];
+    let mut packages = SUITE.map(String::from).to_vec();
     packages.extend(options.package.iter().cloned());
     let mut tests = workspace::cargo();
     // As `cargo xtask test` builds them: with the checks of a debug build, and mostly built already.
@@ -39,7 +42,7 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
         tests.args(["--package", &workspace.member(package)?.name]);
     }
     let tests = workspace.build(&mut tests)?;
-    let programs = build(&workspace, &["--bins", "--examples"])?;
+    let programs = build(&workspace, &["--package", PEER.0, "--bins", "--examples", "--lib"])?;
 
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle).with_context(|| format!("could not empty {}", bundle.display()))?;
@@ -52,8 +55,14 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     for program in programs.iter().filter(|program| program.package == PIPELINE.0) {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
+    files.push(copy(&workspace.target.join("release").join(PEER.1), &bundle.join("lib").join(PEER.1))?);
     let programs = files.clone();
     process::run(Command::new("strip").args(&programs))?;
+    for script in SCRIPTS {
+        let script = workspace.root.join(script);
+        let name = script.file_name().context("a script without a name")?;
+        files.push(copy(&script, &bundle.join("python").join(name))?);
+    }
     files.push(copy(&workspace.root.join(PHOTOGRAPH), &bundle.join(PHOTOGRAPH))?);
     files.push(write(&bundle.join("commit"), &commit(&workspace.root))?);
     let script = write(&bundle.join("run.sh"), RUN)?;

@@ -1,69 +1,168 @@
 #!/usr/bin/env bash
-# Runs this bundle: every test program, the command, the examples. Needs bash and coreutils, no Rust and no network.
-# Full outputs go to ${OUT:-./out}; the last things printed are a table and the totals. Exits 1 where something failed.
+# Runs this bundle: every test program, sanitizers, the command, the examples, the benchmarks. Needs bash and coreutils,
+# no Rust and no network. Logs go to ${OUT:-./out}; the last things printed are a table and the totals. Exits 1 where
+# something failed.
 #   ONEBUF_REQUIRE=vulkan,cuda  backends that must be there: a missing one fails its tests
 #   ONEBUF_VALIDATION=1         run under the Khronos validation layer, where it is installed
-#   LIMIT=600                   seconds that one program may run
-#   FILTER=name                 only tests whose name holds this
+#   LIMIT=240                   seconds that one process may run
+#   JOBS=8                      processes at once
+#   FILTER=name                 only tests whose name holds this, and nothing but tests
+#   PARTS=tests,sanitizer,command,bench   which parts run
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${OUT:-./out}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+cd "$here" || exit 1
 export ONEBUF_REQUIRE=${ONEBUF_REQUIRE:-vulkan}
-limit=${LIMIT:-600}
-table=() passed=0 failed=0 ignored=0
+limit=${LIMIT:-240}
+jobs=${JOBS:-$(($(nproc) / 2))}
+[ "$jobs" -ge 1 ] || jobs=1
+parts=",${PARTS:-tests,sanitizer,command,bench},"
+[ -z "${FILTER:-}" ] || parts=,tests,
+[[ ,$ONEBUF_REQUIRE, == *,cuda,* ]] && cuda=1 || cuda=
+names=()
+began=$(date +%s)
 
-# The sum of the numbers before a word in the closing lines of Rust's test harness.
-count() {
-  grep -a '^test result: ' "$2" | grep -oE "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'
-}
+wants() { [[ $parts == *,$1,* ]]; }
 
-# run NAME COMMAND...: one program with its output in $out/NAME.log, and a row of the table.
+# run NAME COMMAND...: one process, with its output in $out/NAME.log, and its status and seconds in $out/NAME.end.
 run() {
-  local name=$1 start status ok bad skip seconds
+  local name=$1 start status
   shift
-  printf '%s ... ' "$name"
   start=$(date +%s.%N)
   timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null
   status=$?
-  seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
-  ok=$(count passed "$out/$name.log") bad=$(count failed "$out/$name.log") skip=$(count ignored "$out/$name.log")
-  if [ "$status" -ne 0 ]; then
-    [ "$bad" -gt 0 ] || bad=1
-  elif ! grep -qa '^test result: ' "$out/$name.log"; then
-    ok=1
+  awk -v s="$status" -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%d %.1f\n", s, b - a }' >"$out/$name.end"
+}
+
+# alone NAME COMMAND...: when all others are done. beside NAME COMMAND...: as soon as a place is free.
+alone() {
+  wait
+  names+=("$1")
+  run "$@"
+}
+beside() {
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+  names+=("$1")
+  run "$@" &
+}
+
+# tests NAME PROGRAM [ARGUMENT...]: a test program, in one process, or in one for each of its modules where it has many.
+tests() {
+  local name=$1 program=$2 list modules module
+  shift 2
+  list=$("$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p')
+  if [ "$(wc -l <<<"$list")" -lt 40 ]; then
+    beside "$name" "$program" "$@" ${FILTER:+"$FILTER"}
+    return
   fi
-  case $status in
-    0) echo "ok, $seconds s" ;;
-    124 | 137) echo "killed after $limit s" ;;
-    *) echo "FAILED, status $status" ;;
-  esac
-  [ "$status" -eq 0 ] || tail -n 40 "$out/$name.log"
-  table+=("$(printf '%-36s %6d %6d %7d %8s' "$name" "$ok" "$bad" "$skip" "$seconds")")
-  passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + skip))
+  modules=$(sed -n 's/::.*/::/p' <<<"$list" | sort -u)
+  for module in $modules; do
+    [ -z "${FILTER:-}" ] || grep -q "^$module.*$FILTER" <<<"$list" || continue
+    # Of a module and a filter the harness takes either, so a filter names its tests.
+    if [ -n "${FILTER:-}" ]; then
+      # shellcheck disable=SC2046 # One word a test.
+      beside "$name.${module%::}" "$program" "$@" --exact $(grep "^$module.*$FILTER" <<<"$list")
+    else
+      beside "$name.${module%::}" "$program" "$@" "$module"
+    fi
+  done
+  # Those of no module.
+  # shellcheck disable=SC2046
+  grep -q '::' <<<"$list" && grep -vq '::' <<<"$list" && [ -z "${FILTER:-}" ] &&
+    beside "$name.rest" "$program" "$@" --exact $(grep -v '::' <<<"$list")
+}
+
+sanitizer() {
+  command -v compute-sanitizer && return
+  ls -1 /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1
 }
 
 echo "commit: $(cat "$here/commit")"
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 "$here/bin/onebuf" devices || true
-for program in "$here"/tests/*; do
-  cd "$here" || exit 1
-  run "$(basename "$program")" "$program" ${FILTER:+"$FILTER"}
-done
-if [ -z "${FILTER:-}" ]; then
-  run report "$here/bin/onebuf" report --verify --measure
-  run report-json "$here/bin/onebuf" report --verify --json
-  for program in "$here"/examples/*; do
+
+if wants sanitizer && [ -n "$cuda" ]; then
+  checker=$(sanitizer)
+  [ -n "$checker" ] || echo "not run: there is no compute-sanitizer"
+fi
+# The slowest first, so that the others run beside them.
+if [ -n "${checker:-}" ]; then
+  # Tests fail calls on purpose, and children fault on purpose: what counts is what kernels do.
+  check=("$checker" --target-processes application-only --report-api-errors no --error-exitcode 99)
+  for program in "$here"/tests/onebuf-cuda-{contract,memory,kernels,capacity}; do
+    [ -x "$program" ] || continue
     name=$(basename "$program")
-    if [ "$name" = pipeline ]; then
-      run "example-$name" "$program" --input "$here/assets/coffee.png" --out "$out/demo"
-    else
-      run "example-$name" "$program"
-    fi
+    beside "memcheck.$name" "${check[@]}" --tool memcheck --leak-check no "$program" --skip a_fault --skip eight_gib
+    beside "racecheck.$name" "${check[@]}" --tool racecheck "$program" --skip a_fault --skip eight_gib \
+      --skip grids_past --skip sixteen_threads --skip a_thousand --skip streams_follow
+  done
+  export ONEBUF_TEST_BACKENDS=cuda ONEBUF_TEST_SIMULATED=0
+  for module in kernels layouts workgroups bounds memory; do
+    beside "memcheck.conformance.$module" "${check[@]}" --tool memcheck --leak-check no \
+      "$here/tests/onebuf-tests-conformance" "$module::" --skip ten_thousand
+  done
+  for module in workgroups kernels; do
+    beside "racecheck.conformance.$module" "${check[@]}" --tool racecheck \
+      "$here/tests/onebuf-tests-conformance" "$module::"
+  done
+  unset ONEBUF_TEST_BACKENDS ONEBUF_TEST_SIMULATED
+fi
+if wants tests; then
+  for program in "$here"/tests/*; do
+    tests "$(basename "$program")" "$program"
   done
 fi
-printf '\n%-36s %6s %6s %7s %8s\n' program passed failed ignored seconds
-printf '%s\n' "${table[@]}"
-printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$ignored"
+wait
+if wants command; then
+  beside report-json "$here/bin/onebuf" report --verify --json
+  for program in "$here"/examples/*; do
+    name=$(basename "$program")
+    case $name in
+      pipeline) beside "example-$name" "$program" --input "$here/assets/coffee.png" --out "$out/demo" ;;
+      *.so | *.py) ;;
+      *) beside "example-$name" "$program" ;;
+    esac
+  done
+  if [ -n "$cuda" ] && command -v python3 >/dev/null && [ -f "$here/python/dlpack.py" ]; then
+    beside dlpack-python python3 "$here/python/dlpack.py" "$here"/lib/*dlpack*.so
+  fi
+  alone report "$here/bin/onebuf" report --verify --measure
+fi
+if wants bench; then
+  if [ -n "$cuda" ]; then
+    alone bench-cuda "$here/bin/onebuf" bench --device cuda --rounds "${ROUNDS:-8}" 1 2 3 4 5 6 --json
+    [ -f "$here/python/bench.py" ] && command -v python3 >/dev/null &&
+      alone bench-python python3 "$here/python/bench.py"
+  fi
+  alone bench-vulkan "$here/bin/onebuf" bench --device vulkan --rounds "${ROUNDS:-4}" 1 2 3 4 5 6 --json
+fi
+wait
+
+# The sum of the numbers before a word in the closing lines of Rust's test harness.
+count() { grep -a '^test result: ' "$2" | grep -oE "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'; }
+
+passed=0 failed=0 ignored=0 failures=()
+printf '\n%-44s %6s %6s %7s %8s\n' program passed failed ignored seconds
+for name in "${names[@]}"; do
+  read -r status seconds <"$out/$name.end"
+  log=$out/$name.log
+  ok=$(count passed "$log") bad=$(count failed "$log") skip=$(count ignored "$log")
+  if [ "$status" -ne 0 ]; then
+    [ "$bad" -gt 0 ] || bad=1
+    case $status in
+      99) why='the sanitizer complains' ;;
+      124 | 137) why="killed after $limit s" ;;
+      *) why="status $status" ;;
+    esac
+    failures+=("$name: $why" "$(grep -aE '^test .* FAILED$|^skipped|panicked at|ERROR SUMMARY' "$log" | grep -av '^skipped' | head -n 20)" "$(tail -n 12 "$log")")
+  elif ! grep -qa '^test result: ' "$log"; then
+    ok=1
+  fi
+  printf '%-44s %6d %6d %7d %8s\n' "$name" "$ok" "$bad" "$skip" "$seconds"
+  passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + skip))
+done
+[ ${#failures[@]} -eq 0 ] || printf '\n%s\n' "${failures[@]}"
+printf '\n%d passed, %d failed, %d skipped, in %d s\n' "$passed" "$failed" "$ignored" "$(($(date +%s) - began))"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

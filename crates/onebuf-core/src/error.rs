@@ -142,6 +142,20 @@ impl Error {
         Error::Unsupported { what: what.into(), reason: reason.into() }
     }
 
+    /// The same error, unless this process can open no further file: then that is the cause, whatever name a driver gives
+    /// it. A lost device stays one.
+    pub fn or_no_descriptor_left(self, what: impl Into<String>) -> Error {
+        let left = !matches!(std::fs::File::open("/dev/null"), Err(error) if is_descriptor_limit(&error));
+        match self {
+            Error::DeviceLost(_) => self,
+            _ if left => self,
+            _ => Error::Os {
+                what: what.into(),
+                reason: "no file descriptor is left; raise the limit on open files (ulimit -n)".into(),
+            },
+        }
+    }
+
     /// `Ok` while `required` is at most `available`, else an [`Error::LimitExceeded`].
     pub fn check_limit(what: &str, required: u64, available: u64) -> Result<()> {
         if required <= available {
@@ -149,6 +163,11 @@ impl Error {
         }
         Err(Error::LimitExceeded { what: what.to_owned(), required, available })
     }
+}
+
+/// The process's limit (`EMFILE`), or the system's (`ENFILE`).
+fn is_descriptor_limit(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// Which argument of a kernel an error speaks of.
@@ -219,6 +238,14 @@ mod tests {
         assert_eq!(human_bytes(3 << 29), "1.5 GiB");
         assert_eq!(human_bytes((1 << 20) - 1), "1 MiB");
         assert_eq!(human_bytes(u64::MAX), "16384 PiB");
+    }
+
+    #[test]
+    fn an_error_stays_itself_while_descriptors_are_left() {
+        let full = Error::OutOfMemory { asked_bytes: 4, free_bytes: None, never_fits: false };
+        assert_eq!(full.clone().or_no_descriptor_left("export"), full);
+        let limit = |code| is_descriptor_limit(&std::io::Error::from_raw_os_error(code));
+        assert!(limit(23) && limit(24) && !limit(2) && !limit(13));
     }
 
     #[test]

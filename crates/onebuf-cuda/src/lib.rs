@@ -18,6 +18,7 @@
 //! | `semantics`, `host` | the facts of each sharing semantic; what the system allows |
 //! | `shared`, `device` | the open device, and the contract's device over it |
 //! | `memory`, `pool`, `mapping` | buffers; the stream-ordered pool; exportable memory and its import |
+//! | `foreign` | addresses that go to, and come from, other libraries of CUDA |
 //! | `kernel`, `program`, `params` | compilation and its cache; what the driver loads; what a launch passes |
 //! | `work` | a piece of work, handed to the driver |
 //! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
@@ -39,6 +40,7 @@ mod context;
 mod device;
 mod driver;
 mod event;
+mod foreign;
 mod fork;
 mod graph;
 mod host;
@@ -64,6 +66,7 @@ use crate::driver::Driver;
 use crate::shared::Shared;
 
 pub use device::CudaDevice;
+pub use foreign::Place;
 
 /// The name in device ids.
 const BACKEND: &str = "cuda";

@@ -14,6 +14,7 @@ use onebuf_core::{Error, HandleKind, Result};
 use parking_lot::Mutex;
 
 use crate::driver::{self, Version};
+use crate::foreign::Place;
 use crate::host::HostMemory;
 use crate::mapping::{self, Mapping};
 use crate::pool::on_device;
@@ -51,6 +52,8 @@ enum Backing {
     Pinned { base: NonNull<u8>, write_combined: bool },
     /// The program's pages from this address on, locked.
     Registered { base: NonNull<u8> },
+    /// Another library's, which the value keeps alive.
+    Foreign { place: Place, _keep: Box<dyn Any + Send + Sync> },
 }
 
 /// Who touched unified memory last.
@@ -128,7 +131,7 @@ impl CudaMemory {
                             ),
                         )
                     }
-                    _ => failed((call, code)),
+                    _ => failed((call, code)).or_no_descriptor_left("exportable memory"),
                 })?;
                 // The whole of it, since a peer maps the whole.
                 shared.pool.zero(mapping.address(), mapping.bytes()).map_err(|error| shared.note(error))?;
@@ -274,6 +277,28 @@ impl CudaMemory {
         Ok(CudaMemory::new(shared, pointer, export.size_bytes, None, backing))
     }
 
+    /// Memory that another library owns.
+    pub(crate) fn foreign(
+        shared: &Arc<Shared>,
+        pointer: u64,
+        size_bytes: u64,
+        host: Option<NonNull<u8>>,
+        place: Place,
+        keep: Box<dyn Any + Send + Sync>,
+    ) -> CudaMemory {
+        CudaMemory::new(shared, pointer, size_bytes, host, Backing::Foreign { place, _keep: keep })
+    }
+
+    /// What the memory is to other libraries.
+    pub(crate) fn place(&self) -> Place {
+        match &self.backing {
+            Backing::Pool | Backing::Mapping { .. } => Place::Device,
+            Backing::Managed(_) => Place::Managed,
+            Backing::Pinned { .. } | Backing::Registered { .. } => Place::Host,
+            Backing::Foreign { place, .. } => *place,
+        }
+    }
+
     fn new(
         shared: &Arc<Shared>,
         pointer: u64,
@@ -290,7 +315,7 @@ impl CudaMemory {
     /// Bytes that were taken from the driver for this buffer alone; `None` for a part of the pool.
     fn block_bytes(&self) -> Option<u64> {
         match &self.backing {
-            Backing::Pool => None,
+            Backing::Pool | Backing::Foreign { .. } => None,
             Backing::Mapping { mapping, .. } => Some(mapping.bytes()),
             Backing::Managed(_) | Backing::Pinned { .. } | Backing::Registered { .. } => {
                 Some(self.size_bytes)
@@ -398,10 +423,12 @@ impl Memory for CudaMemory {
                     "unified memory cannot leave the process; build the buffer with `.share(Share::Process)`"
                 }
                 Backing::Pinned { .. } => {
-                    "page-locked memory cannot leave the process; import a memfd's pages in each process"
+                    "page-locked memory cannot leave the process; build the buffer with `.share(Share::Process)`, or \
+                     import a memfd's pages in each process"
                 }
+                Backing::Foreign { .. } => "the memory is another library's; share what that library exports",
                 Backing::Registered { .. } => {
-                    "the pages are the program's: pass on the file that they are mapped from"
+                    "the pages are the program's: share the file that they are mapped from"
                 }
             };
             return Err(Error::unsupported(what(), reason));
@@ -410,7 +437,9 @@ impl Memory for CudaMemory {
             return Err(Error::unsupported(what(), "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0"));
         }
         let _entered = self.shared.enter()?;
-        let fd = mapping.export(handle).map_err(|error| self.shared.note(error))?;
+        let fd = mapping
+            .export(handle)
+            .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
         Ok(Export {
             fd,
             handle,
@@ -439,7 +468,7 @@ impl Drop for CudaMemory {
                     self.shared.pool.free(self.pointer);
                     return;
                 }
-                Backing::Mapping { .. } => return,
+                Backing::Mapping { .. } | Backing::Foreign { .. } => return,
                 Backing::Managed(_) => sys::cuMemFree_v2(self.pointer),
                 Backing::Pinned { base, .. } => sys::cuMemFreeHost(base.as_ptr().cast()),
                 Backing::Registered { base } => sys::cuMemHostUnregister(base.as_ptr().cast()),

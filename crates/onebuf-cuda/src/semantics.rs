@@ -49,9 +49,13 @@ fn fact(semantic: Semantic, physical: &Physical, peers: &[Peer], host: HostMemor
         Semantic::Api => api(&mut facts, physical),
         Semantic::Framework => {
             facts.advertise("CUcontext", "primary: the one of CUDA's runtime, torch, CuPy and JAX");
+            facts.advertise(
+                "DLPack",
+                "kDLCUDA, kDLCUDAHost, kDLCUDAManaged, and kDLCPU where the CPU sees it",
+            );
             facts.say(
-                Answer::Partial,
-                "pointers and streams are those of other CUDA libraries in this process; no DLPack export in this release",
+                Answer::Yes,
+                "buffers and tensors of CUDA libraries in this process are one memory, through DLPack",
             );
         }
         Semantic::Peer => {
@@ -384,7 +388,7 @@ mod tests {
             (Workgroup, Yes),
             (Process, Yes),
             (Api, Partial),
-            (Framework, Partial),
+            (Framework, Yes),
             (Peer, No),
             (System, No),
             (HostAtomics, No),

@@ -146,7 +146,9 @@ impl VulkanMemory {
             .memory_type_index(index)
             .push_next(&mut export)
             .push_next(&mut dedicated);
-        let memory = pending.allocate_own(index, &info)?;
+        let memory = pending
+            .allocate_own(index, &info)
+            .map_err(|error| error.or_no_descriptor_left("exportable memory"))?;
         let own =
             OwnMemory { memory, allocation_bytes: requirements.size, kind: request.kind, exportable: true };
         let memory = pending.bind_mapped(index, own, request.size_bytes, request.mapped)?;
@@ -363,7 +365,7 @@ impl Memory for VulkanMemory {
         let fd = unsafe { functions.get_memory_fd(&info) }.map_err(|code| match code {
             // SwiftShader gives the second where it cannot duplicate its descriptor.
             vk::Result::ERROR_TOO_MANY_OBJECTS | vk::Result::ERROR_INVALID_EXTERNAL_HANDLE => none_left(),
-            other => self.shared.fail("vkGetMemoryFdKHR")(other),
+            other => self.shared.fail("vkGetMemoryFdKHR")(other).or_no_descriptor_left("vkGetMemoryFdKHR"),
         })?;
         if fd < 0 {
             // lavapipe passes on what `dup` says, and calls it a success.

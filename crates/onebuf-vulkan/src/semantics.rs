@@ -36,11 +36,13 @@ fn fact(semantic: Semantic, physical: &Physical, profile: &DeviceProfile) -> Sem
         Semantic::Workgroup => workgroup(&mut facts, physical),
         Semantic::Process => process(&mut facts, physical),
         Semantic::Api => api(&mut facts, physical),
-        Semantic::Framework => facts.deny(
-            "onebuf",
-            "no DLPack export in this release",
-            "tensors of other libraries are not in this release; the CPU's view of a buffer is a slice",
-        ),
+        Semantic::Framework => {
+            facts.advertise("DLPack", "as memory of the CPU, where the CPU uses a buffer in place");
+            facts.say(
+                Answer::Partial,
+                "no library takes Vulkan's memory by a name of its own; a guard of any buffer becomes a tensor of the CPU",
+            );
+        }
         Semantic::Peer => {
             facts.deny(
                 "device groups",

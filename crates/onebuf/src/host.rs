@@ -249,6 +249,19 @@ impl Device {
     /// Until the last handle to the buffer is dropped, which waits for work on it, the memory stays mapped and is read and
     /// written only by work on the buffer and through the buffer's guards.
     pub unsafe fn import_host<T: Pod>(&self, elements: *mut [T]) -> Result<Buffer<T>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.import_host_from(elements, None) }
+    }
+
+    /// [`Device::import_host`], of memory that `owner` keeps, and that is dropped when no work uses it any more.
+    ///
+    /// # Safety
+    /// As for [`Device::import_host`], but the memory stays until `owner` is dropped.
+    pub(crate) unsafe fn import_host_from<T: Pod>(
+        &self,
+        elements: *mut [T],
+        owner: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<Buffer<T>> {
         let Some(pointer) = NonNull::new(elements.cast::<u8>()) else {
             return Err(Error::InvalidArgument("the pointer is null".into()));
         };
@@ -258,7 +271,7 @@ impl Device {
         let bytes = (elements.len() * size_of::<T>()) as u64;
         // SAFETY: the caller's promise.
         let memory = unsafe { import(self, pointer, bytes)? };
-        Ok(Buffer::new(imported(self, memory, Origin::Pages(None), bytes)))
+        Ok(Buffer::new(imported(self, memory, Origin::Pages(owner), bytes)))
     }
 }
 

@@ -48,6 +48,7 @@
 //! | measure | [`Stream::event`], [`Event`] |
 //! | run the same work again and again | [`Device::graph`], [`Graph`] |
 //! | share with another process or API | [`BufferBuilder::share`], [`Buffer::export`], [`Device::import_buffer`] |
+//! | share with another library's arrays | [`dlpack`] |
 //! | add a backend | [`mod@core`], [`Registry::with`] |
 //!
 //! # Order
@@ -74,6 +75,7 @@ mod arg;
 mod buffer;
 mod builder;
 mod device;
+pub mod dlpack;
 mod event;
 mod graph;
 mod guard;

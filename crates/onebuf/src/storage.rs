@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onebuf_core::backend::{Allocation, Memory, Part};
 use onebuf_core::hazard::Hazards;
-use onebuf_core::placement::{Candidate, Ranking, rank, staging_kind};
+use onebuf_core::placement::{Candidate, Ranking, Rejected, rank, staging_kind};
 use onebuf_core::{
     DeviceProfile, DeviceUse, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Share,
     Strength, Ticket,
@@ -421,7 +421,8 @@ fn place(
     let ranking = rank(&profile, &wish.intent(padded))?;
     let most = profile.max_allocation_bytes.min(profile.max_buffer_bytes);
     let size_bytes = class.filter(|class| *class <= most).unwrap_or(padded);
-    let mut last = Error::OutOfMemory { asked_bytes: padded, free_bytes: None, never_fits: false };
+    let mut full = None;
+    let mut refused = ranking.rejected.clone();
     for candidate in &ranking.candidates {
         let path = profile.host_path(candidate.kind);
         let near = matches!(path, HostPath::Uma | HostPath::HostMemory | HostPath::Unified);
@@ -434,9 +435,18 @@ fn place(
                 let decision = Decision::Ranked { profile, ranking, candidate };
                 return Ok((memory, Spot { path, staging, decision }, size_bytes));
             }
-            Err(error @ Error::OutOfMemory { .. }) => last = error,
+            Err(error @ Error::OutOfMemory { .. }) => full = Some(error),
+            // A kind may refuse what the profile cannot say: NVIDIA's driver exports no buffer from some types.
+            Err(Error::Unsupported { reason, .. }) => {
+                let kind = profile.memory.get(candidate.kind).map(|kind| kind.name.clone());
+                refused.push(Rejected { kind: kind.unwrap_or_default(), reason });
+            }
             Err(error) => return Err(error),
         }
     }
-    Err(last)
+    Err(full.unwrap_or(Error::NoPlacement {
+        device: profile.device,
+        asked: wish.intent(padded).to_string(),
+        rejected: refused,
+    }))
 }

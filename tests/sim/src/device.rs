@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use onebuf_core::backend::{
     Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Part, Stream,
 };
+use onebuf_core::profile::MemoryKind;
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{DeviceInfo, DeviceProfile, Error, Result, Ticket};
 use parking_lot::Mutex;
@@ -51,9 +52,13 @@ impl SimDevice {
         &self.watch.control
     }
 
-    /// The real kind of memory that all simulated ones lie in.
+    /// The real kind of memory that all simulated ones lie in: one that the CPU sees, coherent and cached, whose pages
+    /// stay where they are, if there is one.
     fn real_kind(&self) -> usize {
-        self.inner.profile().memory.iter().position(|kind| kind.host_visible).unwrap_or(0)
+        let kinds = self.inner.profile().memory;
+        let good = |kind: &MemoryKind| kind.host_coherent && kind.host_cached && !kind.migrating;
+        let visible = |kind: &MemoryKind| kind.host_visible;
+        kinds.iter().position(good).or_else(|| kinds.iter().position(visible)).unwrap_or(0)
     }
 
     fn plain(&self, inner: Arc<dyn Memory>) -> Arc<dyn Memory> {

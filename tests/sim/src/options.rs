@@ -15,7 +15,7 @@ pub struct Options {
     /// Other heaps. An allocation that does not fit into the rest of its heap fails with
     /// [`OutOfMemory`](onebuf_core::Error::OutOfMemory).
     pub heaps: Option<Vec<Heap>>,
-    /// Other kinds of memory. Each lies, in truth, in the first kind of the real device that the CPU sees.
+    /// Other kinds of memory. Each lies, in truth, in one kind of the real device that the CPU sees.
     pub memory: Option<Vec<MemoryKind>>,
     /// Other limits. They are not enforced: a call past them is a violation.
     pub limits: Option<ChangeLimits>,

@@ -40,6 +40,8 @@ fn an_import_is_the_same_memory() {
             let theirs = import(subject, export, len).unwrap();
             assert!(theirs.read().unwrap().iter().all(|&word| word == 0));
             mine.write().unwrap().fill(41);
+            // Where memory is staged, the guard's copy is work too, and of another view.
+            subject.device.wait_idle().unwrap();
             let groups = kernel.groups_for([len as u32, 1, 1]);
             subject.run(&kernel, groups, args![theirs]);
             subject.device.wait_idle().unwrap();
@@ -96,47 +98,52 @@ fn what_a_peer_says_is_checked() {
         let Some(mine) = shared(subject, 1000) else { return };
         let export = || mine.export(HandleKind::OpaqueFd).unwrap();
         let size = export().size_bytes;
-        let before = resources::descriptors();
         let fd = |file: std::io::Result<OwnedFd>| file.unwrap();
-        let wrong: Vec<(&str, Export, usize)> = vec![
-            ("more elements than bytes", export(), size as usize / 4 + 1),
-            ("elements past 64 bits", export(), usize::MAX),
-            ("size past the allocation", Export { size_bytes: 1 << 50, ..export() }, 1 << 40),
-            ("an allocation past the object", Export { allocation_bytes: 1 << 50, ..export() }, 10),
-            ("both", Export { allocation_bytes: 1 << 50, size_bytes: 1 << 50, ..export() }, 1 << 40),
-            ("no bytes", Export { size_bytes: 0, ..export() }, 0),
-            ("an allocation smaller than its buffer", Export { allocation_bytes: 16, ..export() }, 4),
-            ("a kind of memory that is not there", Export { kind: 1000, ..export() }, 10),
-            ("the largest kind", Export { kind: usize::MAX, ..export() }, 10),
-            ("another driver", Export { driver: [0x5a; 16], ..export() }, 10),
-            ("another device", Export { device: Some(onebuf::DeviceUuid([3; 16])), ..export() }, 10),
-            ("a handle that no device has", Export { handle: HandleKind::CudaIpc, ..export() }, 10),
-            ("a pipe", Export { fd: fd(std::io::pipe().map(|(end, _)| end.into())), ..export() }, 10),
-            ("a directory", Export { fd: fd(File::open("/proc").map(Into::into)), ..export() }, 10),
-            ("an empty file", Export { fd: fd(tempfile::tempfile().map(Into::into)), ..export() }, 10),
-            ("this program", Export { fd: fd(File::open("/proc/self/exe").map(Into::into)), ..export() }, 10),
-            (
-                "a socket",
-                Export {
-                    fd: fd(std::os::unix::net::UnixStream::pair().map(|(one, _)| one.into())),
-                    ..export()
-                },
-                10,
-            ),
-        ];
-        for (what, told, len) in wrong {
-            match import(subject, told, len) {
-                Ok(_) => panic!("{what} was taken"),
-                Err(Error::DeviceLost(why)) => panic!("{what} cost the device: {why}"),
-                Err(_) => {}
+        // A driver may keep a descriptor that it opened for its first import.
+        resources::settles(3, 48 << 20, || {
+            let wrong: Vec<(&str, Export, usize)> = vec![
+                ("more elements than bytes", export(), size as usize / 4 + 1),
+                ("elements past 64 bits", export(), usize::MAX),
+                ("size past the allocation", Export { size_bytes: 1 << 50, ..export() }, 1 << 40),
+                ("an allocation past the object", Export { allocation_bytes: 1 << 50, ..export() }, 10),
+                ("both", Export { allocation_bytes: 1 << 50, size_bytes: 1 << 50, ..export() }, 1 << 40),
+                ("no bytes", Export { size_bytes: 0, ..export() }, 0),
+                ("an allocation smaller than its buffer", Export { allocation_bytes: 16, ..export() }, 4),
+                ("a kind of memory that is not there", Export { kind: 1000, ..export() }, 10),
+                ("the largest kind", Export { kind: usize::MAX, ..export() }, 10),
+                ("another driver", Export { driver: [0x5a; 16], ..export() }, 10),
+                ("another device", Export { device: Some(onebuf::DeviceUuid([3; 16])), ..export() }, 10),
+                ("a handle that no device has", Export { handle: HandleKind::CudaIpc, ..export() }, 10),
+                ("a pipe", Export { fd: fd(std::io::pipe().map(|(end, _)| end.into())), ..export() }, 10),
+                ("a directory", Export { fd: fd(File::open("/proc").map(Into::into)), ..export() }, 10),
+                ("an empty file", Export { fd: fd(tempfile::tempfile().map(Into::into)), ..export() }, 10),
+                (
+                    "this program",
+                    Export { fd: fd(File::open("/proc/self/exe").map(Into::into)), ..export() },
+                    10,
+                ),
+                (
+                    "a socket",
+                    Export {
+                        fd: fd(std::os::unix::net::UnixStream::pair().map(|(one, _)| one.into())),
+                        ..export()
+                    },
+                    10,
+                ),
+            ];
+            for (what, told, len) in wrong {
+                match import(subject, told, len) {
+                    Ok(_) => panic!("{what} was taken"),
+                    Err(Error::DeviceLost(why)) => panic!("{what} cost the device: {why}"),
+                    Err(_) => {}
+                }
+                // The truth is still taken.
+                match import(subject, export(), 1000) {
+                    Ok(theirs) => assert_eq!(theirs.len(), 1000),
+                    Err(error) => panic!("after {what}: {error}"),
+                }
             }
-            // The truth is still taken.
-            match import(subject, export(), 1000) {
-                Ok(theirs) => assert_eq!(theirs.len(), 1000),
-                Err(error) => panic!("after {what}: {error}"),
-            }
-        }
-        assert_eq!(resources::descriptors(), before, "descriptors leaked");
+        });
     });
 }
 
@@ -146,15 +153,16 @@ fn descriptors_come_back() {
         if shared(subject, 1).is_none() {
             return;
         }
-        let before = resources::descriptors();
-        for round in 0..100usize {
-            let Some(mine) = shared(subject, 1 + round * 97) else { return };
-            let one = mine.export(HandleKind::OpaqueFd).unwrap();
-            let two = import(subject, mine.export(HandleKind::OpaqueFd).unwrap(), 1 + round * 97).unwrap();
-            drop((one, two, mine));
-        }
-        subject.device.wait_idle().unwrap();
-        assert_eq!(resources::descriptors(), before);
+        resources::settles(3, 48 << 20, || {
+            for round in 0..100usize {
+                let Some(mine) = shared(subject, 1 + round * 97) else { return };
+                let one = mine.export(HandleKind::OpaqueFd).unwrap();
+                let two =
+                    import(subject, mine.export(HandleKind::OpaqueFd).unwrap(), 1 + round * 97).unwrap();
+                drop((one, two, mine));
+            }
+            subject.device.wait_idle().unwrap();
+        });
     });
 }
 
@@ -165,6 +173,7 @@ fn a_part_of_an_export_is_the_part_of_the_import() {
         let theirs = import(subject, mine.export(HandleKind::OpaqueFd).unwrap(), 4096).unwrap();
         for (start, len) in [(0usize, 1usize), (1, 1), (63, 65), (64, 64), (1000, 3), (4095, 1)] {
             mine.write().unwrap().fill(0xcccc_cccc);
+            subject.device.wait_idle().unwrap();
             theirs.slice(start..start + len).unwrap().copy_from_slice(&vec![7; len]).unwrap();
             subject.device.wait_idle().unwrap();
             let seen = mine.read().unwrap();

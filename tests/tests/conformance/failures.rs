@@ -70,6 +70,13 @@ fn memory_of_a_failed_build_comes_back() {
         let buffer = subject.device.buffer::<u32>(4000).build().unwrap();
         assert_eq!(buffer.placement().kind, "host memory", "{}", buffer.placement());
         assert!(buffer.placement().to_string().contains("video memory"), "{}", buffer.placement());
+        // Nor is one that refuses what its profile promised.
+        control.fail(
+            Call::Allocate,
+            Error::unsupported("a buffer in this memory", "the driver does not allow it"),
+        );
+        let buffer = subject.device.buffer::<u32>(5000).build().unwrap();
+        assert_eq!(buffer.placement().kind, "host memory", "{}", buffer.placement());
     });
 }
 

@@ -95,7 +95,7 @@ fn pages_are_used_in_place_and_nothing_around_them() {
                 guard.fill(100);
             }
             let before = subject.device.copied_bytes();
-            subject.run(&kernel, [(guarded.bytes / 256) as u32, 1, 1], args![buffer]);
+            subject.run(&kernel, [guarded.bytes.div_ceil(256) as u32, 1, 1], args![buffer]);
             assert!(buffer.read().unwrap().iter().enumerate().all(|(i, &word)| word == 100 + i as u32));
             assert_eq!(subject.device.copied_bytes(), before);
             subject.stream().fill(&buffer, 0x0102_0304).unwrap();
@@ -126,6 +126,11 @@ fn misaligned_memory_is_refused_with_what_to_do() {
             (part(0, 0), "round up"),
         ];
         for (bytes, remedy) in wrong {
+            // Where a few bytes are alignment enough, some of these are aligned.
+            let fits = bytes.cast::<u8>().addr().is_multiple_of(step) && bytes.len().is_multiple_of(step);
+            if fits && !bytes.is_empty() {
+                continue;
+            }
             // SAFETY: the bytes are within the pages, which outlive the call.
             match unsafe { subject.device.import_host(bytes) } {
                 Err(Error::InvalidArgument(message)) => {

@@ -3,6 +3,7 @@
 mod bounds;
 mod coherence;
 mod devices;
+mod dlpack;
 mod errors;
 mod events;
 mod export;

@@ -432,8 +432,9 @@ fn ten_thousand_buffers_live_at_once() {
         }
         let memory = device.memory();
         assert_eq!(memory.buffers, 10_000);
-        // Drivers allow few allocations, 4096 often, so small buffers share blocks.
-        assert!(memory.blocks < 64, "{memory:?}");
+        // Vulkan drivers allow few allocations, 4096 often, so small buffers share blocks.
+        let few = device.info().id.backend == "vulkan";
+        assert!(!few || memory.blocks < 64, "{memory:?}");
         drop(buffers);
         assert_eq!(device.memory().buffers, 0);
     });

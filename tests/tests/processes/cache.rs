@@ -42,7 +42,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "pipeline"))
+        .filter(|path| path.extension().is_some_and(|e| e == "pipeline" || e == "cubin"))
         .collect()
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use onebuf::{Error, Registry};
@@ -10,6 +9,9 @@ use onebuf_tests::{lab, process};
 use onebuf_vulkan::{Vulkan, VulkanOptions};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where Vulkan is broken, a GPU of CUDA would open in its place.
+const HIDE_CUDA: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "");
 
 /// What a child does: opens what there is, and prints the outcome.
 fn open_everything() {
@@ -29,13 +31,6 @@ fn open_everything() {
         Ok(_) => lab::say("vulkan starts"),
         Err(error) => lab::say(&format!("vulkan does not: {error}")),
     }
-}
-
-/// This program as a child that finds no GPU through CUDA, so that what is tested is Vulkan's.
-fn without_cuda(role: &str) -> Command {
-    let mut command = process::command(role);
-    command.env("CUDA_VISIBLE_DEVICES", "-1");
-    command
 }
 
 fn is_child() -> bool {
@@ -63,8 +58,9 @@ fn a_missing_loader_is_named_with_its_package() {
             for name in ["libvulkan.so.1", "libvulkan.so"] {
                 fs::write(directory.path().join(name), content).unwrap();
             }
-            let mut command = without_cuda("no loader");
-            let finished = process::run(command.env("LD_LIBRARY_PATH", directory.path()), LIMIT);
+            let mut command = process::command("no loader");
+            command.env("LD_LIBRARY_PATH", directory.path()).env(HIDE_CUDA.0, HIDE_CUDA.1);
+            let finished = process::run(&mut command, LIMIT);
             let output = output(&finished);
             // The dynamic linker goes on to the next file of that name where the first is none of its kind.
             if output.contains("vulkan starts") {
@@ -106,15 +102,45 @@ fn drivers_that_do_not_load_are_no_devices() {
             at.join("not there.json"),
         ];
         for path in broken {
-            let mut command = without_cuda("broken driver");
+            let mut command = process::command("broken driver");
             command
                 .env("VK_DRIVER_FILES", &path)
                 .env("VK_ICD_FILENAMES", &path)
-                .env("ONEBUF_VALIDATION", "0");
+                .env("ONEBUF_VALIDATION", "0")
+                .env(HIDE_CUDA.0, HIDE_CUDA.1);
             let finished = process::run(&mut command, LIMIT);
             let output = output(&finished);
             assert!(output.contains("refused: no device"), "{}: {output}", path.display());
             assert!(output.contains("doctor") || output.contains("driver"), "{output}");
+        }
+    });
+}
+
+#[test]
+fn a_cuda_driver_that_does_not_start_is_explained() {
+    if is_child() {
+        return;
+    }
+    lab::alone(|| {
+        // Names of no GPU.
+        for hidden in ["", "-1", "99", "GPU-00000000-0000-0000-0000-000000000000"] {
+            let finished = process::run_with("hidden", HIDE_CUDA.0, hidden, LIMIT);
+            let output = output(&finished);
+            let told = output.lines().find(|line| line.starts_with("unavailable cuda"));
+            let told = told.unwrap_or_else(|| panic!("CUDA starts without a GPU: {output}"));
+            assert!(told.contains("libcuda.so.1") || told.contains("CUDA_VISIBLE_DEVICES"), "{told}");
+        }
+        // A library of the driver's name that is none.
+        let directory = tempfile::tempdir().unwrap();
+        for content in ["", "not a library", "\x7fELF and then nothing"] {
+            for name in ["libcuda.so.1", "libcuda.so"] {
+                fs::write(directory.path().join(name), content).unwrap();
+            }
+            let finished = process::run_with("no driver", "LD_LIBRARY_PATH", directory.path(), LIMIT);
+            let output = output(&finished);
+            // The dynamic linker goes on to the next file of that name, as above.
+            let told = output.lines().find(|line| line.starts_with("unavailable cuda"));
+            assert!(told.is_none_or(|told| told.contains("libcuda.so.1")), "{output}");
         }
     });
 }

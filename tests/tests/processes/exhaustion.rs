@@ -1,12 +1,15 @@
 //! Processes that run out: of descriptors, of address space, of threads. An error each, and what was there still works.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onebuf::{Buffer, Device, Error, HandleKind, HostAccess, Share, Stream, args};
 use onebuf_tests::{kernels, lab, process, resources};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long openings may go on.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 fn still_works(device: &Device, kernel: &onebuf::Kernel, stream: &Stream, data: &Buffer<u32>) {
     let before = data.read().unwrap()[0];
@@ -53,7 +56,11 @@ fn without_descriptors_sharing_fails_and_the_rest_goes_on() {
         // Whatever else needs one fails or works, and what was there goes on.
         still_works(device, &kernel, &stream, &data);
         let more = device.buffer::<u32>(100).host(HostAccess::ReadWrite).zeroed().build();
-        assert!(more.is_ok(), "{more:?}");
+        // A GPU's driver may want a descriptor for a mapping.
+        let gpu = device.info().kind != onebuf::DeviceKind::Software;
+        let told = matches!(more, Err(Error::Os { .. } | Error::OutOfMemory { .. }));
+        assert!(more.is_ok() || gpu && told, "{more:?}");
+        drop(more);
         let _ = first.export(HandleKind::OpaqueFd);
         let _ = lab::registry().open(&device.info().id.to_string());
         drop(kept);
@@ -140,18 +147,19 @@ fn without_threads_work_goes_at_the_next_wait() {
 }
 
 #[test]
-fn openings_leave_nothing() {
+fn a_thousand_openings_leave_nothing() {
     if process::role().is_none() {
         return lab::alone(|| process::run(&mut process::command("child"), LIMIT).expect_success());
     }
     lab::on_real_devices(|subject| {
         let id = subject.device.info().id.to_string();
-        // A GPU's driver takes tenths of a second to open a device.
-        let (first, many) =
-            if subject.device.info().kind == onebuf::DeviceKind::Software { (100, 1000) } else { (20, 100) };
-        let cycles = |count: u32| {
-            for i in 0..count {
-                let device = lab::registry().open(&id).unwrap();
+        // A GPU's driver may take a tenth of a second to open.
+        let (start, mut opened) = (Instant::now(), 0);
+        let in_time = |opened: u32| opened < 1000 && (opened < 60 || start.elapsed() < PATIENCE);
+        resources::settles(4, 48 << 20, || {
+            let first = opened;
+            while opened < first + 500 && (opened < first + 20 || in_time(opened)) {
+                let (i, device) = (opened, lab::registry().open(&id).unwrap());
                 let data = device.buffer::<u32>(64).host(HostAccess::ReadWrite).zeroed().build().unwrap();
                 let stream = device.stream().unwrap();
                 stream.fill(&data, i).unwrap();
@@ -162,18 +170,10 @@ fn openings_leave_nothing() {
                     let shared = device.buffer::<u32>(64).share(Share::Process).build();
                     let _ = shared.and_then(|shared| shared.export(HandleKind::OpaqueFd));
                 }
+                opened += 1;
             }
             assert!(lab::eventually(|| resources::threads_named("onebuf-stream") == 0));
-        };
-        cycles(first);
-        let before = (resources::descriptors(), resources::threads(), resources::resident_bytes());
-        cycles(many);
-        let threads_back = lab::eventually(|| resources::threads() <= before.1);
-        let after = (resources::descriptors(), resources::threads(), resources::resident_bytes());
-        assert_eq!(after.0, before.0, "descriptors");
-        assert!(threads_back, "{} threads, {} before", after.1, before.1);
-        let grown = after.2.saturating_sub(before.2);
-        lab::say(&format!("{many} openings: {} KiB more", grown >> 10));
-        assert!(grown < 64 << 20, "{grown} bytes more");
+        });
+        lab::say(&format!("{opened} openings of {id}"));
     });
 }

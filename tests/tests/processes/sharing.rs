@@ -73,6 +73,7 @@ fn another_process_works_on_the_same_memory() {
         let Some(mine) = shared(subject) else { return };
         for role in ["peer", "killed", "peer"] {
             mine.write().unwrap().iter_mut().enumerate().for_each(|(i, word)| *word = i as u32 * 3);
+            subject.device.wait_idle().unwrap();
             let export = mine.export(HandleKind::OpaqueFd).unwrap();
             let flags = rustix::io::fcntl_getfd(&export.fd).unwrap();
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "it would leak into every child");
@@ -101,6 +102,7 @@ fn memory_outlives_the_process_that_made_it() {
         let socket = unsafe { OwnedFd::from_raw_fd(socket_fd) };
         let buffer = device.buffer::<u32>(LEN).host(HostAccess::ReadWrite).share(Share::Process);
         let buffer = buffer.init_with(|i| i as u32 ^ 77).unwrap();
+        device.wait_idle().unwrap();
         let export = buffer.export(HandleKind::OpaqueFd).unwrap();
         return send(&socket, &export);
     }
