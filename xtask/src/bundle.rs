@@ -15,7 +15,7 @@ use std::process::Command;
 const SUITE: [&str; 2] = ["onebuf-tests", "onebuf-cuda"];
 /// What Python's array libraries are tested with, where they are: a library, the scripts.
 const PEER: (&str, &str) = ("onebuf-dlpack-peer", "libonebuf_dlpack_peer.so");
-const SCRIPTS: [&str; 1] = ["tests/dlpack/dlpack.py"];
+const SCRIPTS: [&str; 2] = ["tests/dlpack/dlpack.py", "crates/onebuf-bench/python/bench.py"];
 /// The minor version of the oldest glibc 2 that the programs may ask for.
 const OLDEST_GLIBC: u32 = 36;
 /// More does not travel to the machines that it is for.

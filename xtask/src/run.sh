@@ -131,12 +131,20 @@ if wants command; then
   alone report "$here/bin/onebuf" report --verify --measure
 fi
 if wants bench; then
+  # into FILE COMMAND...: standard output in a file of its own.
+  into() { "${@:2}" >"$1"; }
+  export -f into
+  rounds=${ROUNDS:-8}
+  bench=("$here/bin/onebuf" bench --rounds "$rounds" --json 1 2 3 4 5 6 --device)
   if [ -n "$cuda" ]; then
-    alone bench-cuda "$here/bin/onebuf" bench --device cuda --rounds "${ROUNDS:-8}" 1 2 3 4 5 6 --json
-    [ -f "$here/python/bench.py" ] && command -v python3 >/dev/null &&
-      alone bench-python python3 "$here/python/bench.py"
+    alone bench-cuda bash -c 'into "$@"' - "$out/bench-cuda.json" "${bench[@]}" cuda
+    if [ -f "$here/python/bench.py" ] && command -v python3 >/dev/null; then
+      alone bench-python bash -c 'into "$@"' - "$out/bench-python.json" python3 "$here/python/bench.py" --rounds "$rounds"
+      python3 "$here/python/bench.py" --table "$out/bench-cuda.json" "$out/bench-python.json" >"$out/bench-table.md" &&
+        cat "$out/bench-table.md"
+    fi
   fi
-  alone bench-vulkan "$here/bin/onebuf" bench --device vulkan --rounds "${ROUNDS:-4}" 1 2 3 4 5 6 --json
+  alone bench-vulkan bash -c 'into "$@"' - "$out/bench-vulkan.json" "${bench[@]}" vulkan
 fi
 wait
 

@@ -11,8 +11,8 @@ pub enum Error {
     #[error(transparent)]
     Onebuf(#[from] onebuf::Error),
 
-    /// The hand-written Vulkan beside it failed.
-    #[error("the hand-written Vulkan: {0}")]
+    /// The hand-written Vulkan or CUDA beside it failed.
+    #[error("the hand-written side: {0}")]
     Raw(String),
 
     /// wgpu failed.

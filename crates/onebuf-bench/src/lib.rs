@@ -1,11 +1,11 @@
-//! The benchmarks of onebuf: each against the same steps written by hand in Vulkan, and against wgpu, in one process and
+//! The benchmarks of onebuf: each against the same steps written by hand in Vulkan or CUDA, and against wgpu, in one process and
 //! in turns. `onebuf bench` runs them.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | `measure` | the method: rounds, turns, medians of ratios, the control |
 //! | `lines` | the benchmarks |
-//! | `raw` | hand-written Vulkan |
+//! | `raw`, `raw_cuda` | hand-written Vulkan, hand-written CUDA |
 //! | `peer` | wgpu, behind the feature `wgpu` |
 //! | `report` | figures, goals, JSON and table |
 //!
@@ -18,6 +18,7 @@ mod measure;
 #[cfg(feature = "wgpu")]
 mod peer;
 mod raw;
+mod raw_cuda;
 mod report;
 
 use onebuf::Device;

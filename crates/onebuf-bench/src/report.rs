@@ -56,13 +56,13 @@ pub struct Line {
     pub unit: &'static str,
     /// onebuf's time.
     pub onebuf: f64,
-    /// The time of the same steps in hand-written Vulkan.
+    /// The time of the same steps written by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw: Option<f64>,
     /// The time of what a user would take instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerTime>,
-    /// onebuf's time over that of hand-written Vulkan.
+    /// onebuf's time over that of the same steps by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_raw: Option<f64>,
     /// onebuf's time over the peer's.
@@ -92,7 +92,7 @@ pub struct PeerTime {
 pub(crate) struct Goal {
     /// The largest time, in the line's unit.
     pub(crate) most: Option<f64>,
-    /// The largest ratio to hand-written Vulkan.
+    /// The largest ratio to the same steps by hand.
     pub(crate) raw: Option<f64>,
     /// How many times faster than the peer.
     pub(crate) faster: Option<f64>,

@@ -1,4 +1,4 @@
-//! `onebuf bench`: onebuf beside hand-written Vulkan and beside wgpu.
+//! `onebuf bench`: onebuf beside hand-written Vulkan or CUDA, and beside wgpu.
 
 use onebuf::Device;
 use onebuf_bench::{LINES, Plan};
@@ -6,7 +6,7 @@ use onebuf_bench::{LINES, Plan};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Measure a device: onebuf beside hand-written Vulkan and, where built with the feature `wgpu`, beside wgpu.
+/// Measure a device: onebuf beside hand-written Vulkan or CUDA and, where built with the feature `wgpu`, beside wgpu.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Lines:

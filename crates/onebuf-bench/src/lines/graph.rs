@@ -6,11 +6,10 @@
 use onebuf::{Buffer, HostAccess, args};
 
 use crate::error::{Result, check};
-use crate::lines::{Setup, Tick};
-use crate::measure::{Contender, Contest, WGPU, cpu_timed, median};
+use crate::lines::{STEP, Setup, Tick, by_hand};
+use crate::measure::{Contender, Contest, WGPU, cpu_timed, median, timed};
 use crate::report::{Goal, Line, Title};
 
-const STEP: &str = include_str!("../../shaders/step.wgsl");
 const SPREAD: usize = 10;
 
 /// Line 3.
@@ -22,9 +21,21 @@ pub(crate) fn replay(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
         let raw_ratio = (!setup.is_software()).then_some(1.05);
         let goal = Goal { most, raw: raw_ratio, ..Goal::default() };
         let mut contest = Contest {
-            ours: ours(setup, nodes)?,
+            ours: ours(setup, nodes, false)?,
             raw: raw(setup, nodes)?,
             peer: peer(setup, nodes)?,
+            peer_name: WGPU,
+            fours: 1,
+        };
+        lines.push(setup.measure(title, goal, &mut contest, tick)?);
+    }
+    if let Some(cuda) = &setup.cuda {
+        let title = Title { line: 3, name: "each of 1,000 nodes, to the end".into(), unit: "us" };
+        let goal = Goal { most: Some(0.8), raw: Some(1.05), ..Goal::default() };
+        let mut contest = Contest {
+            ours: ours(setup, 1000, true)?,
+            raw: Some(by_hand::graph(cuda, 1000, true)?),
+            peer: None,
             peer_name: WGPU,
             fours: 1,
         };
@@ -38,19 +49,20 @@ fn poison() -> [u32; SPREAD] {
 }
 
 /// Replays in a sample.
-fn replays(nodes: u32) -> usize {
+pub(crate) fn replays(nodes: u32) -> usize {
     if nodes < 100 { 15 } else { 3 }
 }
 
 /// What a replay leaves in the words.
-fn follow(words: &mut [u32; SPREAD], nodes: u32) {
+pub(crate) fn follow(words: &mut [u32; SPREAD], nodes: u32) {
     for k in 0..nodes {
         let word = &mut words[k as usize % SPREAD];
         *word = word.wrapping_mul(3).wrapping_add(k);
     }
 }
 
-fn ours<'a>(setup: &Setup<'a>, nodes: u32) -> Result<Contender<'a>> {
+/// What a replay costs the CPU, or where `to_its_end`, what each node takes on the wall.
+fn ours<'a>(setup: &Setup<'a>, nodes: u32, to_its_end: bool) -> Result<Contender<'a>> {
     let device = setup.device;
     let kernel = device.kernel(STEP)?.build()?;
     let cells: Vec<Buffer<u32>> = poison()
@@ -67,8 +79,17 @@ fn ours<'a>(setup: &Setup<'a>, nodes: u32) -> Result<Contender<'a>> {
     Ok(Box::new(move || {
         let mut times = Vec::new();
         for _ in 0..replays(nodes) {
-            let (time, ticket) = cpu_timed(|| Ok(stream.replay(&graph)?))?;
-            device.wait(ticket)?;
+            let time = if to_its_end {
+                let (time, ()) = timed(|| {
+                    let ticket = stream.replay(&graph)?;
+                    Ok(device.wait(ticket)?)
+                })?;
+                time / f64::from(nodes)
+            } else {
+                let (time, ticket) = cpu_timed(|| Ok(stream.replay(&graph)?))?;
+                device.wait(ticket)?;
+                time
+            };
             follow(&mut words, nodes);
             times.push(time);
         }
@@ -80,6 +101,9 @@ fn ours<'a>(setup: &Setup<'a>, nodes: u32) -> Result<Contender<'a>> {
 }
 
 fn raw<'a>(setup: &'a Setup<'_>, nodes: u32) -> Result<Option<Contender<'a>>> {
+    if let Some(cuda) = &setup.cuda {
+        return by_hand::graph(cuda, nodes, false).map(Some);
+    }
     let Some(raw) = &setup.raw else { return Ok(None) };
     let kernel = raw.kernel(STEP)?;
     let mut cells = Vec::new();

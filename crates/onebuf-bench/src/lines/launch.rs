@@ -3,29 +3,28 @@
 use onebuf::{HostAccess, args};
 
 use crate::error::{Result, check};
-use crate::lines::{Setup, Tick};
+use crate::lines::{STEP, Setup, Tick, by_hand};
 use crate::measure::{Contender, Contest, WGPU, median, timed};
 use crate::report::{Goal, Line, Title};
 
-const STEP: &str = include_str!("../../shaders/step.wgsl");
 /// Launches in a sample, the first of which does not count.
-const LAUNCHES: u32 = 24;
+pub(crate) const LAUNCHES: u32 = 24;
 /// The word at first: nothing that a kernel that does not run would leave right.
-const POISON: u32 = 0x9e37_79b9;
+pub(crate) const POISON: u32 = 0x9e37_79b9;
 
 /// The chain of values that the kernel must leave.
-struct Chain {
-    word: u32,
+pub(crate) struct Chain {
+    pub(crate) word: u32,
     k: u32,
 }
 
 impl Chain {
-    fn new() -> Chain {
+    pub(crate) fn new() -> Chain {
         Chain { word: POISON, k: 0 }
     }
 
     /// The next step's immediate.
-    fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         self.k = self.k.wrapping_add(1);
         self.word = self.word.wrapping_mul(3).wrapping_add(self.k);
         self.k
@@ -33,7 +32,7 @@ impl Chain {
 }
 
 /// The middle of a sample's times, without the first.
-fn middle(times: &[f64]) -> f64 {
+pub(crate) fn middle(times: &[f64]) -> f64 {
     median(times.get(1..).unwrap_or_default()).unwrap_or(f64::NAN)
 }
 
@@ -106,6 +105,9 @@ fn ours<'a>(setup: &Setup<'a>, read: bool) -> Result<Contender<'a>> {
 }
 
 fn raw<'a>(setup: &'a Setup<'_>, read: bool) -> Result<Option<Contender<'a>>> {
+    if let Some(cuda) = &setup.cuda {
+        return by_hand::tiny(cuda).map(Some);
+    }
     let Some(raw) = &setup.raw else { return Ok(None) };
     let kernel = raw.kernel(STEP)?;
     let cell = setup.raw_buffer(raw, 4)?;
@@ -181,7 +183,7 @@ fn peer<'a>(_setup: &'a Setup<'_>, _read: bool) -> Result<Option<Contender<'a>>>
 }
 
 /// What the chain gives for one and the same step over and over.
-const REPLAYED: u32 = 5;
+pub(crate) const REPLAYED: u32 = 5;
 
 fn ours_replayed<'a>(setup: &Setup<'a>) -> Result<Contender<'a>> {
     let device = setup.device;
@@ -208,6 +210,9 @@ fn ours_replayed<'a>(setup: &Setup<'a>) -> Result<Contender<'a>> {
 }
 
 fn raw_replayed<'a>(setup: &'a Setup<'_>) -> Result<Option<Contender<'a>>> {
+    if let Some(cuda) = &setup.cuda {
+        return by_hand::replayed(cuda).map(Some);
+    }
     let Some(raw) = &setup.raw else { return Ok(None) };
     let kernel = raw.kernel(STEP)?;
     let cell = setup.raw_buffer(raw, 4)?;

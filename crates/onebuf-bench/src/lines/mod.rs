@@ -1,5 +1,6 @@
 //! The benchmarks, by the numbers of the lines that they belong to.
 
+mod by_hand;
 mod graph;
 mod kernels;
 mod launch;
@@ -14,10 +15,14 @@ use crate::measure::{self, Contest};
 #[cfg(feature = "wgpu")]
 use crate::peer::Peer;
 use crate::raw::{Raw, RawBuffer};
+use crate::raw_cuda::RawCuda;
 use crate::report::{Goal, Line, Title};
 
 /// The lines there are.
 pub const LINES: [u32; 7] = [1, 2, 3, 4, 5, 6, 16];
+
+/// The kernel of most lines.
+const STEP: &str = include_str!("../../shaders/step.wgsl");
 
 /// Called once a round.
 pub(crate) type Tick<'a> = &'a mut dyn FnMut();
@@ -27,6 +32,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) device: &'a Device,
     /// Where the device is a Vulkan device.
     pub(crate) raw: Option<Raw>,
+    /// Where it is a CUDA device.
+    pub(crate) cuda: Option<RawCuda>,
     #[cfg(feature = "wgpu")]
     pub(crate) peer: Option<Peer>,
     /// The memory type of onebuf's buffers that the CPU reads and writes.
@@ -42,6 +49,7 @@ impl Setup<'_> {
         Ok(Setup {
             device,
             raw: Raw::beside(device)?,
+            cuda: RawCuda::beside(device)?,
             #[cfg(feature = "wgpu")]
             // wgpu hides devices that onebuf opens; the other figures stand without it.
             peer: Peer::open(device.info()).ok(),

@@ -1,11 +1,11 @@
 //! Line 6: a buffer of 1 MiB made and dropped, with its memory from the pool.
 //!
-//! The clock is that of the calling thread. Beside it stands what a program without a pool does: a buffer, memory for it, and both gone again.
+//! The clock is that of the calling thread. Beside it stands what a program without a pool does: a buffer, memory for it, and both gone again; on CUDA, what one with the driver's pool does.
 
 use onebuf::{Buffer, HostAccess};
 
 use crate::error::{Result, check};
-use crate::lines::{Setup, Tick};
+use crate::lines::{Setup, Tick, by_hand};
 use crate::measure::{Contender, Contest, WGPU, cpu_timed};
 use crate::report::{Goal, Line, Title};
 
@@ -15,7 +15,8 @@ const LIVES: usize = 200;
 /// Line 6.
 pub(crate) fn pool(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     let title = Title { line: 6, name: "pooled alloc and free, 1 MiB".into(), unit: "us" };
-    let goal = Goal { most: Some(0.5), ..Goal::default() };
+    let most = if setup.cuda.is_some() { 0.7 } else { 0.5 };
+    let goal = Goal { most: Some(most), ..Goal::default() };
     let mut contest =
         Contest { ours: ours(setup)?, raw: raw(setup)?, peer: peer(setup)?, peer_name: WGPU, fours: 1 };
     Ok(vec![setup.measure(title, goal, &mut contest, tick)?])
@@ -44,6 +45,9 @@ fn ours<'a>(setup: &Setup<'a>) -> Result<Contender<'a>> {
 }
 
 fn raw<'a>(setup: &'a Setup<'_>) -> Result<Option<Contender<'a>>> {
+    if let Some(cuda) = &setup.cuda {
+        return by_hand::pool(cuda, BYTES as u64, LIVES).map(Some);
+    }
     let Some(raw) = &setup.raw else { return Ok(None) };
     Ok(Some(Box::new(move || {
         let (time, ()) = cpu_timed(|| {

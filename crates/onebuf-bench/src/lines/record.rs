@@ -7,20 +7,20 @@
 use onebuf::{Buffer, Device, HostAccess, Kernel, Stream, args};
 
 use crate::error::{Result, check};
-use crate::lines::{Setup, Tick};
+use crate::lines::{STEP, Setup, Tick, by_hand};
 use crate::measure::{Contender, Contest, WGPU, cpu_timed};
 use crate::report::{Goal, Line, Title};
 
-const STEP: &str = include_str!("../../shaders/step.wgsl");
-const LAUNCHES: u32 = 1000;
-const SPREAD: usize = 10;
+pub(crate) const LAUNCHES: u32 = 1000;
+pub(crate) const SPREAD: usize = 10;
 const MANY: usize = 10_000;
 
 /// Line 2.
 pub(crate) fn record(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     let title = |name: String| Title { line: 2, name, unit: "us" };
     let most = setup.is_software().then_some(0.6);
-    let goal = Goal { most, raw: Some(1.05), ..Goal::default() };
+    let raw_ratio = if setup.cuda.is_some() { 1.15 } else { 1.05 };
+    let goal = Goal { most, raw: Some(raw_ratio), ..Goal::default() };
     let mut contest = Contest {
         ours: ours(setup, SPREAD)?,
         raw: raw(setup)?,
@@ -51,14 +51,14 @@ fn launch_all(stream: &Stream, kernel: &Kernel, cells: &[Buffer<u32>], base: u32
 }
 
 /// What the steps leave in the words.
-fn follow(words: &mut [u32; SPREAD], base: u32) {
+pub(crate) fn follow(words: &mut [u32; SPREAD], base: u32) {
     for k in 0..LAUNCHES {
         let word = &mut words[k as usize % SPREAD];
         *word = word.wrapping_mul(3).wrapping_add(base.wrapping_add(k));
     }
 }
 
-fn poison() -> [u32; SPREAD] {
+pub(crate) fn poison() -> [u32; SPREAD] {
     std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 + 1))
 }
 
@@ -91,6 +91,9 @@ pub(crate) fn ours<'a>(setup: &Setup<'a>, live: usize) -> Result<Contender<'a>> 
 }
 
 pub(crate) fn raw<'a>(setup: &'a Setup<'_>) -> Result<Option<Contender<'a>>> {
+    if let Some(cuda) = &setup.cuda {
+        return by_hand::record(cuda).map(Some);
+    }
     let Some(raw) = &setup.raw else { return Ok(None) };
     let kernel = raw.kernel(STEP)?;
     let mut cells = Vec::new();

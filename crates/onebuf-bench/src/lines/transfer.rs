@@ -5,16 +5,17 @@
 //! word happen without it. onebuf's data is made in the buffer and looked at in the buffer; wgpu's is copied from and to
 //! memory of the program, by way of its staging.
 
-use onebuf::{Buffer, HostAccess, args};
+use onebuf::{Buffer, DeviceUse, HostAccess, Semantic, args};
 
 use crate::error::{Error, Result, check};
-use crate::lines::{Setup, Tick};
+use crate::lines::{Setup, Tick, by_hand};
 use crate::measure::{Contender, Contest, WGPU, timed};
+use crate::raw_cuda::RawCuda;
 use crate::report::{Goal, Line, Title};
 
-const INCREMENT: &str = include_str!("../../shaders/increment.wgsl");
-const WORDS: usize = 16 << 20;
-const GROUPS: [u32; 3] = [2048, 1, 1];
+pub(crate) const INCREMENT: &str = include_str!("../../shaders/increment.wgsl");
+pub(crate) const WORDS: usize = 16 << 20;
+pub(crate) const GROUPS: [u32; 3] = [2048, 1, 1];
 
 /// Line 5.
 pub(crate) fn transfer(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
@@ -26,7 +27,83 @@ pub(crate) fn transfer(setup: &Setup<'_>, tick: Tick<'_>) -> Result<Vec<Line>> {
     };
     let mut contest =
         Contest { ours: ours(setup)?, raw: None, peer: peer(setup)?, peer_name: WGPU, fours: 1 };
-    Ok(vec![setup.measure(title, goal, &mut contest, tick)?])
+    let mut lines = vec![setup.measure(title, goal, &mut contest, tick)?];
+    if let Some(cuda) = &setup.cuda {
+        lines.extend(on_cuda(setup, cuda, tick)?);
+    }
+    Ok(lines)
+}
+
+/// Where data is copied, because the device uses it often, and where pages move.
+fn on_cuda(setup: &Setup<'_>, cuda: &RawCuda, tick: Tick<'_>) -> Result<Vec<Line>> {
+    let title = |name: &str| Title { line: 5, name: name.into(), unit: "us" };
+    // By hand it is the link itself.
+    let goal = Goal { raw: Some(1.03), ..Goal::default() };
+    let mut contest = Contest {
+        ours: copies(setup)?,
+        raw: Some(by_hand::copies(cuda)?),
+        peer: None,
+        peer_name: WGPU,
+        fours: 1,
+    };
+    let copied = setup.measure(title("64 MiB copied, there and back"), goal, &mut contest, tick)?;
+    let goal = Goal { raw: Some(1.11), faster: Some(6.0), ..Goal::default() };
+    let mut contest = Contest {
+        ours: unified(setup)?,
+        raw: Some(by_hand::copied_in(cuda)?),
+        peer: Some(by_hand::paged_in(cuda)?),
+        peer_name: "paging by hand",
+        fours: 1,
+    };
+    let unified = setup.measure(title("64 MiB unified, kernel and wait"), goal, &mut contest, tick)?;
+    Ok(vec![copied, unified])
+}
+
+/// Between a page-locked buffer and the device's.
+fn copies<'a>(setup: &Setup<'a>) -> Result<Contender<'a>> {
+    let device = setup.device;
+    let kernel = device.kernel(INCREMENT)?.build()?;
+    let host =
+        device.buffer::<u32>(WORDS).host(HostAccess::ReadWrite).require(Semantic::HostMapped).build()?;
+    let own = device.buffer::<u32>(WORDS).device_use(DeviceUse::Heavy).build()?;
+    let stream = device.stream()?;
+    let mut round = 0;
+    Ok(Box::new(move || {
+        round += 1;
+        make(&mut host.overwrite()?, round);
+        let (there, ()) = timed(|| {
+            let ticket = stream.copy(&host, &own)?;
+            Ok(device.wait(ticket)?)
+        })?;
+        let ticket = stream.launch(&kernel, GROUPS, args![&own])?;
+        device.wait(ticket)?;
+        host.overwrite()?.fill(0);
+        let (back, ()) = timed(|| {
+            let ticket = stream.copy(&own, &host)?;
+            Ok(device.wait(ticket)?)
+        })?;
+        look("onebuf", &host.read()?, round)?;
+        Ok(there + back)
+    }))
+}
+
+/// A kernel on unified memory that the CPU has just written.
+fn unified<'a>(setup: &Setup<'a>) -> Result<Contender<'a>> {
+    let device = setup.device;
+    let kernel = device.kernel(INCREMENT)?.build()?;
+    let words = device.buffer::<u32>(WORDS).host(HostAccess::ReadWrite).require(Semantic::Unified).build()?;
+    let stream = device.stream()?;
+    let mut round = 0;
+    Ok(Box::new(move || {
+        round += 1;
+        make(&mut words.overwrite()?, round);
+        let (time, ()) = timed(|| {
+            let ticket = stream.launch(&kernel, GROUPS, args![&words])?;
+            Ok(device.wait(ticket)?)
+        })?;
+        look("onebuf", &words.read()?, round)?;
+        Ok(time)
+    }))
 }
 
 /// The word at an index in a round: never zero, and another one each round.
@@ -34,14 +111,14 @@ fn word(index: usize, round: u32) -> u32 {
     (index as u32).wrapping_mul(0x9e37_79b9).wrapping_add(round)
 }
 
-fn make(words: &mut [u32], round: u32) {
+pub(crate) fn make(words: &mut [u32], round: u32) {
     for (index, slot) in words.iter_mut().enumerate() {
         *slot = word(index, round);
     }
 }
 
 /// An error unless each word is one more than it was made.
-fn look(who: &'static str, words: &[u32], round: u32) -> Result<()> {
+pub(crate) fn look(who: &'static str, words: &[u32], round: u32) -> Result<()> {
     check(who, words.len(), WORDS)?;
     let wrong = words.iter().enumerate().find(|&(index, &found)| found != word(index, round).wrapping_add(1));
     let Some((index, found)) = wrong else { return Ok(()) };
