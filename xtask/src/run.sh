@@ -50,7 +50,7 @@ beside() {
 
 # tests NAME PROGRAM [ARGUMENT...]: a test program, in one process, or in one for each of its modules where it has many.
 tests() {
-  local name=$1 program=$2 list modules module
+  local name=$1 program=$2 list modules module chosen
   shift 2
   list=$("$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p')
   if [ "$(wc -l <<<"$list")" -lt 40 ]; then
@@ -59,19 +59,16 @@ tests() {
   fi
   modules=$(sed -n 's/::.*/::/p' <<<"$list" | sort -u)
   for module in $modules; do
-    [ -z "${FILTER:-}" ] || grep -q "^$module.*$FILTER" <<<"$list" || continue
-    # Of a module and a filter the harness takes either, so a filter names its tests.
     if [ -n "${FILTER:-}" ]; then
-      # shellcheck disable=SC2046 # One word a test.
-      beside "$name.${module%::}" "$program" "$@" --exact $(grep "^$module.*$FILTER" <<<"$list")
+      # Of a module and a filter the harness takes either, so a filter names its tests.
+      mapfile -t chosen < <(grep "^$module" <<<"$list" | grep -e "$FILTER")
+      [ ${#chosen[@]} -eq 0 ] || beside "$name.${module%::}" "$program" "$@" --exact "${chosen[@]}"
     else
       beside "$name.${module%::}" "$program" "$@" "$module"
     fi
   done
-  # Those of no module.
-  # shellcheck disable=SC2046
-  grep -q '::' <<<"$list" && grep -vq '::' <<<"$list" && [ -z "${FILTER:-}" ] &&
-    beside "$name.rest" "$program" "$@" --exact $(grep -v '::' <<<"$list")
+  mapfile -t chosen < <(grep -v '::' <<<"$list" | grep -e "${FILTER:-}")
+  [ ${#chosen[@]} -eq 0 ] || beside "$name.rest" "$program" "$@" --exact "${chosen[@]}"
 }
 
 sanitizer() {

@@ -11,6 +11,7 @@ use onebuf_core::{Error, KernelInterface, Result, args};
 use onebuf_wgsl::nvrtc::{Nvrtc, NvrtcError};
 use onebuf_wgsl::{CudaOptions as WgslOptions, Math, Module, Specialized};
 
+use crate::nvtx;
 use crate::params;
 use crate::program::{Image, Param, Program};
 use crate::shared::Shared;
@@ -179,6 +180,7 @@ fn compile_wgsl(
 
 /// Machine code from the cache or the compiler, loaded; and whether the cache had it.
 fn build(shared: &Arc<Shared>, interface: &KernelInterface, job: Job<'_>) -> Result<(Program, bool)> {
+    let _range = nvtx::range(|| format!("compile `{}`", interface.entry));
     let (major, minor) = shared.physical.attributes.capability;
     let key = cache_key(shared, &job);
     let Job { text, name, options, params, dynamic_shared_bytes } = job;

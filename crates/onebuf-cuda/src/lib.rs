@@ -20,6 +20,7 @@
 //! | `memory`, `pool`, `mapping` | buffers; the stream-ordered pool; exportable memory and its import |
 //! | `foreign` | addresses that go to, and come from, other libraries of CUDA |
 //! | `kernel`, `program`, `params` | compilation and its cache; what the driver loads; what a launch passes |
+//! | `nvtx` | names for a profiler, where one listens |
 //! | `work` | a piece of work, handed to the driver |
 //! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
 //!
@@ -47,6 +48,7 @@ mod host;
 mod kernel;
 mod mapping;
 mod memory;
+mod nvtx;
 mod params;
 mod pool;
 mod profile;

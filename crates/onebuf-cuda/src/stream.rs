@@ -25,8 +25,8 @@ use crate::graph::{self, Replay};
 use crate::kernel::{self, KernelCode};
 use crate::params::Values;
 use crate::shared::Shared;
-use crate::work::Ready;
-use crate::{driver, fork};
+use crate::work::{Ready, describe};
+use crate::{driver, fork, nvtx};
 
 /// Marks that may be under way before they become sparse.
 const FEW: usize = 4;
@@ -454,6 +454,7 @@ impl Stream for CudaStream {
 
     fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
+        let _range = nvtx::range(|| describe(&work));
         let _entered = stream.shared.enter()?;
         // What can be refused is refused before the stream counts anything.
         let mut values = Values::default();
@@ -465,6 +466,7 @@ impl Stream for CudaStream {
 
     fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
+        let _range = nvtx::range(|| format!("replay of {} nodes", graph.len()));
         let _entered = stream.shared.enter()?;
         graph::with_replay(graph, |replay| {
             let mut state = stream.follow(after)?;

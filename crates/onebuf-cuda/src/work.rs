@@ -2,6 +2,7 @@
 
 use cudarc::driver::sys::{self, CUstream};
 use onebuf_core::backend::{Launch, Part, Work};
+use onebuf_core::error::human_bytes;
 use onebuf_core::{Error, Result};
 
 use crate::driver;
@@ -12,6 +13,18 @@ use crate::program::Program;
 
 /// A launch that is split into more parts than this is a mistake in the grid.
 const MOST_PARTS: u64 = 1 << 20;
+
+/// A piece of work, for a profiler.
+pub(crate) fn describe(work: &Work<'_>) -> String {
+    match work {
+        Work::Launch(launch) => {
+            let [x, y, z] = launch.groups;
+            format!("launch `{}` [{x}, {y}, {z}]", launch.kernel.interface().entry)
+        }
+        Work::Copy { from, .. } => format!("copy {}", human_bytes(from.size_bytes)),
+        Work::Fill { to, .. } => format!("fill {}", human_bytes(to.size_bytes)),
+    }
+}
 
 /// A piece of work that was checked, and is ready for the driver.
 pub(crate) enum Ready<'a> {
