@@ -4,8 +4,9 @@
 # something failed.
 #   ONEBUF_REQUIRE=vulkan,cuda  backends that must be there: a missing one fails its tests
 #   ONEBUF_VALIDATION=1         run under the Khronos validation layer, where it is installed
+#   ONEBUF_TEST_SIMULATED=1     simulated devices on top of each real one too, as in CI
 #   LIMIT=240                   seconds that one process may run
-#   JOBS=8                      processes at once
+#   JOBS=4                      processes of the sanitizer at once
 #   FILTER=name                 only tests whose name holds this, and nothing but tests
 #   PARTS=tests,sanitizer,command,bench   which parts run
 set -uo pipefail
@@ -14,10 +15,9 @@ out=${OUT:-./out}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$here" || exit 1
-export ONEBUF_REQUIRE=${ONEBUF_REQUIRE:-vulkan}
+export ONEBUF_REQUIRE=${ONEBUF_REQUIRE:-vulkan} ONEBUF_TEST_SIMULATED=${ONEBUF_TEST_SIMULATED:-0}
 limit=${LIMIT:-240}
-jobs=${JOBS:-$(($(nproc) / 2))}
-[ "$jobs" -ge 1 ] || jobs=1
+jobs=${JOBS:-4}
 parts=",${PARTS:-tests,sanitizer,command,bench},"
 [ -z "${FILTER:-}" ] || parts=,tests,
 [[ ,$ONEBUF_REQUIRE, == *,cuda,* ]] && cuda=1 || cuda=
@@ -48,29 +48,6 @@ beside() {
   run "$@" &
 }
 
-# tests NAME PROGRAM [ARGUMENT...]: a test program, in one process, or in one for each of its modules where it has many.
-tests() {
-  local name=$1 program=$2 list modules module chosen
-  shift 2
-  list=$("$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p')
-  if [ "$(wc -l <<<"$list")" -lt 40 ]; then
-    beside "$name" "$program" "$@" ${FILTER:+"$FILTER"}
-    return
-  fi
-  modules=$(sed -n 's/::.*/::/p' <<<"$list" | sort -u)
-  for module in $modules; do
-    if [ -n "${FILTER:-}" ]; then
-      # Of a module and a filter the harness takes either, so a filter names its tests.
-      mapfile -t chosen < <(grep "^$module" <<<"$list" | grep -e "$FILTER")
-      [ ${#chosen[@]} -eq 0 ] || beside "$name.${module%::}" "$program" "$@" --exact "${chosen[@]}"
-    else
-      beside "$name.${module%::}" "$program" "$@" "$module"
-    fi
-  done
-  mapfile -t chosen < <(grep -v '::' <<<"$list" | grep -e "${FILTER:-}")
-  [ ${#chosen[@]} -eq 0 ] || beside "$name.rest" "$program" "$@" --exact "${chosen[@]}"
-}
-
 sanitizer() {
   command -v compute-sanitizer && return
   ls -1 /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1
@@ -84,7 +61,6 @@ if wants sanitizer && [ -n "$cuda" ]; then
   checker=$(sanitizer)
   [ -n "$checker" ] || echo "not run: there is no compute-sanitizer"
 fi
-# The slowest first, so that the others run beside them.
 if [ -n "${checker:-}" ]; then
   # Tests fail calls on purpose, and children fault on purpose: what counts is what kernels do.
   check=("$checker" --target-processes application-only --report-api-errors no --error-exitcode 99)
@@ -95,7 +71,7 @@ if [ -n "${checker:-}" ]; then
     beside "racecheck.$name" "${check[@]}" --tool racecheck "$program" --skip a_fault --skip eight_gib \
       --skip grids_past --skip sixteen_threads --skip a_thousand --skip streams_follow
   done
-  export ONEBUF_TEST_BACKENDS=cuda ONEBUF_TEST_SIMULATED=0
+  export ONEBUF_TEST_BACKENDS=cuda
   for module in kernels layouts workgroups bounds memory; do
     beside "memcheck.conformance.$module" "${check[@]}" --tool memcheck --leak-check no \
       "$here/tests/onebuf-tests-conformance" "$module::" --skip ten_thousand
@@ -104,11 +80,13 @@ if [ -n "${checker:-}" ]; then
     beside "racecheck.conformance.$module" "${check[@]}" --tool racecheck \
       "$here/tests/onebuf-tests-conformance" "$module::"
   done
-  unset ONEBUF_TEST_BACKENDS ONEBUF_TEST_SIMULATED
+  unset ONEBUF_TEST_BACKENDS
 fi
+# One at a time: a GPU gives each process its slice of time in turn, so small work of many crawls, and some tests fill
+# the GPU's memory.
 if wants tests; then
   for program in "$here"/tests/*; do
-    tests "$(basename "$program")" "$program"
+    alone "$(basename "$program")" "$program" ${FILTER:+"$FILTER"}
   done
 fi
 wait

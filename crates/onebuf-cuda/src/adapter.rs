@@ -195,11 +195,11 @@ impl Physical {
     }
 }
 
-/// Bindings of each kind that one kernel may have. With 2 KiB of immediates, and 12 bytes for each binding's pointer and
+/// Bindings of each kind that one kernel may have. With the immediates that WGSL may declare, and 12 bytes for each binding's pointer and
 /// length, the parameters stay within the 4 KiB that every device allows.
 const MAX_STORAGE_BINDINGS: u32 = 96;
 const MAX_UNIFORM_BINDINGS: u32 = 32;
-const MAX_IMMEDIATE_BYTES: u32 = 2048;
+const MAX_IMMEDIATE_BYTES: u32 = onebuf_wgsl::MAX_IMMEDIATE_BYTES;
 
 /// What the device allows. Bindings are pointers, so most of what limits a descriptor does not limit them.
 pub(crate) fn limits(attributes: &Attributes, device_bytes: u64, host_bytes: u64) -> Limits {

@@ -14,11 +14,20 @@ impl HostMemory {
     /// As it is now: the machine's, or the container's where that has less. Zero where the system does not say.
     pub(crate) fn read() -> HostMemory {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        HostMemory::parse(
+        let files = HostMemory::parse(
             &read("/proc/meminfo"),
             &read("/sys/fs/cgroup/memory.max"),
             &read("/sys/fs/cgroup/memory.current"),
-        )
+        );
+        if files.total_bytes > 0 { files } else { HostMemory::ask() }
+    }
+
+    /// What the system call says, which takes no descriptor: a process that has none left still has memory. It knows
+    /// free memory alone, and not what could be freed, so the whole counts as available.
+    fn ask() -> HostMemory {
+        let info = rustix::system::sysinfo();
+        let total_bytes = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
+        HostMemory { total_bytes, available_bytes: total_bytes }
     }
 
     fn parse(meminfo: &str, limit: &str, used: &str) -> HostMemory {
@@ -64,6 +73,13 @@ mod tests {
         let container = HostMemory::parse(MEMINFO, "1073741824\n", "73741824\n");
         assert_eq!(container, HostMemory { total_bytes: 1 << 30, available_bytes: 1_000_000_000 });
         assert_eq!(HostMemory::parse("", "", ""), HostMemory::default());
+    }
+
+    #[test]
+    fn the_system_call_and_the_files_agree() {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let (files, call) = (HostMemory::parse(&meminfo, "", ""), HostMemory::ask());
+        assert_eq!(call.total_bytes >> 20, files.total_bytes >> 20);
     }
 
     #[test]

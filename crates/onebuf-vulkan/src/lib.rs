@@ -15,6 +15,7 @@
 //! | `shared` | the open device: handles, queues, allocator |
 //! | `device` | the contract's device over it |
 //! | `memory` | buffers: in blocks, exportable, imported |
+//! | `descriptor` | what is checked of an imported descriptor |
 //! | `kernel`, `cache` | pipelines, their descriptor sets, and their cache on disk |
 //! | `recorder` | work written into a command buffer |
 //! | `stream`, `line` | queues of work, and their line to the driver |
@@ -35,6 +36,7 @@
 
 mod adapter;
 mod cache;
+mod descriptor;
 mod device;
 mod error;
 mod event;

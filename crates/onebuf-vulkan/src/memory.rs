@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +14,7 @@ use onebuf_core::backend::{self, Export, Memory};
 use onebuf_core::{Error, HandleKind, Result};
 
 use crate::adapter::{Physical, USAGE};
+use crate::descriptor;
 use crate::error::out_of_memory;
 use crate::shared::Shared;
 
@@ -254,7 +255,7 @@ impl VulkanMemory {
                 export.size_bytes, requirements.size, export.allocation_bytes
             ));
         }
-        let identity = check_fd(&export)?;
+        let identity = descriptor::check(&export, shared.exported_file(export.handle))?;
         let mut dedicated = vk::MemoryDedicatedAllocateInfo::default().buffer(pending.buffer);
         let fd = export.fd.into_raw_fd();
         let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(handle).fd(fd);
@@ -266,7 +267,7 @@ impl VulkanMemory {
         let memory = match pending.allocate_own(index, &info) {
             Ok(memory) => memory,
             Err(error) => {
-                close_after_failed_import(fd, identity);
+                descriptor::close_after_failed_import(fd, identity);
                 return Err(error);
             }
         };
@@ -592,39 +593,4 @@ fn refused(code: vk::Result) -> Error {
         "import of host memory",
         format!("the driver refused these pages ({code:?}); some take only anonymous private memory"),
     )
-}
-
-/// Which file a descriptor is: device and inode.
-type FileIdentity = (u64, u64);
-
-/// Refuses descriptors that cannot be memory, before a driver sees them: lavapipe hangs on a pipe, and believes any size.
-fn check_fd(export: &Export) -> Result<FileIdentity> {
-    let stat = rustix::fs::fstat(&export.fd)
-        .map_err(|error| Error::os("fstat of an imported descriptor", &error.into()))?;
-    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    match kind {
-        rustix::fs::FileType::RegularFile if size < export.allocation_bytes => {
-            Err(Error::InvalidArgument(format!(
-                "the descriptor's object has {size} bytes, and is said to have {}",
-                export.allocation_bytes
-            )))
-        }
-        // A memfd, a device's descriptor, or an anonymous inode such as a dma-buf.
-        rustix::fs::FileType::RegularFile
-        | rustix::fs::FileType::CharacterDevice
-        | rustix::fs::FileType::Unknown => Ok((stat.st_dev, stat.st_ino)),
-        other => Err(Error::InvalidArgument(format!("a descriptor of kind {other:?} is no memory"))),
-    }
-}
-
-/// Closes the descriptor of a failed import unless the driver did. The specification leaves it to the caller; lavapipe
-/// closes it. What stands at the number now tells: another file, or none, is not ours to close.
-fn close_after_failed_import(fd: RawFd, identity: FileIdentity) {
-    // SAFETY: the borrow ends with the query; a descriptor that is not open gives an error.
-    let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
-    if stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity) {
-        // SAFETY: it is still the descriptor that was handed over, which nobody else owns.
-        drop(unsafe { OwnedFd::from_raw_fd(fd) });
-    }
 }

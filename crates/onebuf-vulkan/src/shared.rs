@@ -8,12 +8,13 @@ use std::thread::JoinHandle;
 use ash::{ext, khr, vk};
 use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
-use onebuf_core::{Error, Result, StreamId};
+use onebuf_core::{Error, HandleKind, Result, StreamId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Physical, SupportedFeatures};
 use crate::cache::PipelineCacheDir;
+use crate::descriptor::FileSort;
 use crate::error::driver;
 use crate::instance::Instance;
 use crate::memory;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     timelines: Mutex<Vec<(vk::Semaphore, u64)>>,
     pub(crate) cache: PipelineCacheDir,
     pub(crate) usage: Usage,
+    /// What the driver exports memory as, as far as it was asked.
+    pub(crate) exported_files: Mutex<Vec<(HandleKind, FileSort)>>,
     next_queue: AtomicU64,
     next_memory: AtomicU64,
     lost: OnceLock<String>,
@@ -164,6 +167,7 @@ impl Shared {
             timelines: Mutex::default(),
             cache: PipelineCacheDir::open(&physical),
             usage: Usage::default(),
+            exported_files: Mutex::default(),
             next_queue: AtomicU64::new(0),
             next_memory: AtomicU64::new(1),
             lost: OnceLock::new(),

@@ -68,6 +68,7 @@ mod unsupported;
 
 pub use cuda::{CudaOptions, CudaParam, CudaSource, Math, cuda_prelude};
 pub use error::{Diagnostic, Error, Location};
+pub use immediates::MAX_IMMEDIATE_BYTES;
 pub use module::{Module, OverrideDefault, OverrideInfo};
 pub use specialize::Specialized;
 pub use spirv::{Bounds, Spirv, SpirvOptions};
