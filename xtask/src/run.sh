@@ -8,7 +8,7 @@
 #   LIMIT=240                   seconds that one process may run
 #   JOBS=4                      processes of the sanitizer at once
 #   FILTER=name                 only tests whose name holds this, and nothing but tests
-#   PARTS=tests,sanitizer,command,bench   which parts run
+#   PARTS=tests,sanitizer,command,bench   which parts run; one more is marks, which measures launches with other numbers of events
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${OUT:-./out}
@@ -122,6 +122,15 @@ if wants bench; then
   alone bench-vulkan bash -c 'into "$@"' - "$out/bench-vulkan.json" "${bench[@]}" vulkan
 fi
 wait
+if wants marks; then
+  for marks in 4,16 1,16 4,32 4,64 16,64 0,64; do
+    for line in 1 2; do
+      ONEBUF_CUDA_MARKS=$marks "$here/bin/onebuf" bench --device cuda --rounds 6 --json "$line" >"$out/marks-$marks-$line.json"
+      awk -v m="$marks" '/"name":|"onebuf":|"raw":|"ratio_raw":/ { gsub(/[",]/, ""); sub(/^ +/, ""); s = s "  " $0 }
+        END { print "marks " m ":" s }' "$out/marks-$marks-$line.json"
+    done
+  done
+fi
 
 # The sum of the numbers before a word in the closing lines of Rust's test harness.
 count() { grep -a '^test result: ' "$2" | grep -oE "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'; }

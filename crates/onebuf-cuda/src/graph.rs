@@ -115,11 +115,14 @@ impl Graph for CudaGraph {
         // What could not be launched is refused now, and the node stays as it is.
         let work = own(&work);
         work.check()?;
+        // The driver's node stays of its kind: it answers INVALID_VALUE to the parameters of another.
+        let same_kind = std::mem::discriminant(&state.nodes[node].work) == std::mem::discriminant(&work);
         state.nodes[node].work = work;
         state.uses = None;
         let State { nodes, built, .. } = &mut *state;
         if let Some(known) = built
-            && !known.update(node, &nodes[node].work).map_err(|error| self.shared.note(error))?
+            && !(same_kind
+                && known.update(node, &nodes[node].work).map_err(|error| self.shared.note(error))?)
         {
             // Built anew at the next replay, so that many updates cost one build. The old one lives on in replays.
             *built = None;
@@ -323,8 +326,12 @@ impl Built {
         match code {
             CUresult::CUDA_SUCCESS => Ok(true),
             code if driver::fatal(code).is_some() => Err(driver::error("cuGraphExecNodeSetParams", code)),
-            // Another kind of work, another kernel, memory of another kind: what may change differs between drivers.
-            _ => Ok(false),
+            // Another kernel, memory that is mapped otherwise: what may change differs between drivers. (A fill stays one of one
+            // dimension, as in-place updates must be.)
+            code => {
+                tracing::debug!(code = driver::name(code), "the driver builds the graph anew");
+                Ok(false)
+            }
         }
     }
 }

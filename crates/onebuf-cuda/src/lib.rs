@@ -80,6 +80,12 @@ pub struct CudaOptions {
     /// and to the CPU when a guard on a megabyte or more begins. Without it each page moves at its first access, six
     /// times slower on an H200. The environment variable `ONEBUF_CUDA_PREFETCH=0` turns it off.
     pub prefetch: bool,
+    /// Events that may be under way on a stream before they become sparse. More tell sooner that one of many pieces of work
+    /// is done, and each costs a tenth of a launch. The environment variable `ONEBUF_CUDA_MARKS=FEW,SPARSE` sets this
+    /// and the next, for measurements.
+    pub few_marks: usize,
+    /// Pieces of work between two events of a stream in a long queue, at least 1.
+    pub sparse_marks: u64,
     /// Compile WGSL with the hardware's approximate mathematics, within what WGSL allows. The environment variable
     /// `ONEBUF_CUDA_FAST_MATH=1` turns it on.
     pub fast_math: bool,
@@ -87,7 +93,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { prefetch: true, fast_math: false }
+        CudaOptions { prefetch: true, few_marks: 4, sparse_marks: 16, fast_math: false }
     }
 }
 
@@ -100,8 +106,14 @@ impl CudaOptions {
             Some("1") => true,
             _ => default,
         };
+        let marks = std::env::var("ONEBUF_CUDA_MARKS").ok();
+        let marks = marks.as_deref().and_then(|text| text.split_once(','));
+        let marks = marks.and_then(|(few, sparse)| Some((few.parse().ok()?, sparse.parse().ok()?)));
+        let (few_marks, sparse_marks) = marks.unwrap_or((default.few_marks, default.sparse_marks));
         CudaOptions {
             prefetch: flag("ONEBUF_CUDA_PREFETCH", default.prefetch),
+            few_marks,
+            sparse_marks,
             fast_math: flag("ONEBUF_CUDA_FAST_MATH", default.fast_math),
         }
     }

@@ -5,8 +5,8 @@
 //! recorded only where it can tell more than the end of the stream would:
 //!
 //! - Behind the last piece there is none: a wait for it waits for the stream.
-//! - When a further piece comes, an event is first recorded behind the last one, while few are under way ([`FEW`]); after
-//!   that behind every [`SPARSE`]th, so that a wait for a piece in a long queue is at most that many pieces too long.
+//! - When a further piece comes, an event is first recorded behind the last one, while few are under way
+//!   ([`CudaOptions::few_marks`](crate::CudaOptions)); after that behind every [`sparse_marks`](crate::CudaOptions)th, so that a wait for a piece in a long queue is at most that many pieces too long.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,12 +27,6 @@ use crate::params::Values;
 use crate::shared::Shared;
 use crate::work::{Ready, describe};
 use crate::{driver, fork, nvtx};
-
-/// Marks that may be under way before they become sparse.
-const FEW: usize = 4;
-
-/// Pieces of work between two marks in a long queue.
-const SPARSE: u64 = 16;
 
 /// Things kept after which a submission looks for some to let go of.
 const MANY_KEPT: usize = 256;
@@ -249,11 +243,12 @@ impl StreamShared {
 
     /// Before a further piece of work: records a mark behind the last one where that is worth it.
     fn mark_last(&self, state: &mut State) -> Result<()> {
+        let (few, sparse) = (self.shared.options.few_marks, self.shared.options.sparse_marks);
         let unmarked = state.last - state.marked.max(self.reached());
-        if unmarked == 0 || (state.marks.len() >= FEW && unmarked < SPARSE) {
+        if unmarked == 0 || (state.marks.len() >= few && unmarked < sparse) {
             return Ok(());
         }
-        if state.marks.len() >= FEW {
+        if state.marks.len() >= few {
             self.look_in(state)?;
             if self.reached() == state.last {
                 return Ok(());
