@@ -21,6 +21,7 @@
 //! | `kernel`, `program`, `params` | compilation and its cache; what the driver loads; what a launch passes |
 //! | `work` | a piece of work, handed to the driver |
 //! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
+//! | `reaper` | the thread that waits for streams which are gone |
 //!
 //! ```no_run
 //! use onebuf_core::backend::Backend;
@@ -49,6 +50,7 @@ mod params;
 mod pool;
 mod profile;
 mod program;
+mod reaper;
 mod semantics;
 mod shared;
 mod stream;

@@ -442,7 +442,7 @@ impl Drop for CudaStream {
         if done {
             stream.collect();
         } else {
-            stream.shared.reap(stream.clone());
+            stream.shared.reaper.give(stream.clone());
         }
     }
 }
@@ -452,7 +452,7 @@ impl Stream for CudaStream {
         self.inner.id
     }
 
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         let _entered = stream.shared.enter()?;
         // What can be refused is refused before the stream counts anything.
@@ -463,7 +463,7 @@ impl Stream for CudaStream {
         stream.settle(state, &work, result)
     }
 
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         let _entered = stream.shared.enter()?;
         graph::with_replay(graph, |replay| {
