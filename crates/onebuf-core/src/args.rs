@@ -15,6 +15,8 @@ pub struct BufferArg {
     pub size_bytes: u64,
     /// The scalar that the buffer's elements are made of, where the caller's type has one.
     pub scalar: Option<Scalar>,
+    /// Whether the memory may be written at all.
+    pub writable: bool,
 }
 
 /// Checks buffers, in the order of [`KernelInterface::bindings`], and the immediate data.
@@ -113,6 +115,9 @@ fn check_one(
         if wants != has && has != Scalar::U8 {
             return fail(format!("the buffer holds {has}, `{}` wants {wants}", binding.ty));
         }
+    }
+    if binding.access.writes() && !buffer.writable {
+        return fail("the kernel writes it, and the buffer lies on pages that may only be read".into());
     }
     let (alignment, most, what) = match binding.kind {
         BindingKind::Storage => (

@@ -2,7 +2,19 @@
 //!
 //! All traits are object safe, since a program picks its device at run time; a virtual call costs nothing beside a
 //! launch. A backend never checks what was checked before it: sizes, limits, arguments and hazards are decided once,
-//! in the `onebuf` crate, by the pure functions of this crate. What a backend adds is the driver.
+//! in the `onebuf` crate, by the pure functions of this crate. What a backend adds is the driver. So the functions that
+//! hand a driver what nobody looks at again are `unsafe`: [`Device::compile`], [`Device::create_graph`],
+//! [`Stream::submit`], [`Stream::replay`], [`Graph::update`].
+//!
+//! # What is sound to submit
+//!
+//! Whoever submits work, or makes it a node of a graph, sees to it that
+//!
+//! - memory and kernels are of the same device, and parts lie within their memory;
+//! - a launch fits its kernel: [`crate::args::check`] passes, and each of its `groups` is at least 1;
+//! - the two parts of a copy have one size and no byte in common; a fill's offset and size are multiples of 4;
+//! - what the work writes may be written ([`Memory::is_read_only`]);
+//! - `after` has every ticket of work that conflicts with it, and no reference of the CPU to the bytes is used meanwhile.
 //!
 //! # Division of work
 //!
@@ -75,9 +87,14 @@ pub trait Device: Any + Send + Sync {
     /// # Safety
     /// The bytes stay valid and mapped until the returned memory is dropped, and nothing accesses them while work of
     /// the device does, except through the same hazards. Pointer and size are multiples of
-    /// [`crate::Limits::host_import_alignment_bytes`].
-    #[allow(unsafe_code)] // A declaration: the obligation is the caller's, and this crate has no unsafe block.
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>>;
+    /// [`crate::Limits::host_import_alignment_bytes`]. With [`PageAccess::ReadWrite`] the pages may be written.
+    #[allow(unsafe_code)] // A declaration, as all below: the obligation is the caller's, and this crate has no unsafe block.
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        access: PageAccess,
+    ) -> Result<Arc<dyn Memory>>;
 
     /// Memory that another process, or another API, exported.
     ///
@@ -89,13 +106,25 @@ pub trait Device: Any + Send + Sync {
     }
 
     /// A kernel, compiled.
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>>;
+    ///
+    /// # Safety
+    /// Sources other than WGSL are valid for the driver, and their interface describes them truly. They, and any kernel
+    /// with [`Bounds::Unchecked`], stay within what is bound to them.
+    #[allow(unsafe_code)]
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>>;
 
     /// A new stream.
     fn create_stream(&self) -> Result<Arc<dyn Stream>>;
 
     /// A graph of these nodes. `after` of a node names earlier nodes whose effects it must see.
-    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>>;
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a node comes after one that is not earlier.
+    ///
+    /// # Safety
+    /// Each node's work is sound, as [the module](self) says.
+    #[allow(unsafe_code)]
+    unsafe fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>>;
 
     /// Whether a ticket is reached. Work that was gathered and not yet handed to the driver is handed over first.
     fn is_done(&self, ticket: Ticket) -> Result<bool>;
@@ -136,6 +165,11 @@ pub trait Memory: Any + Send + Sync {
     /// Where the CPU sees it, for as long as the memory lives. `None` where the CPU does not.
     fn host_pointer(&self) -> Option<NonNull<u8>>;
 
+    /// True where the bytes may only be read, by whomever: pages that were imported so.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// Makes CPU writes to a range visible to work that is submitted later. Widens the range to whole atoms.
     fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()>;
 
@@ -155,6 +189,15 @@ pub trait Memory: Any + Send + Sync {
 
     /// The backend's own type.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// What may be done to the program's own pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageAccess {
+    /// CPU and device read them.
+    Read,
+    /// CPU and device read and write them.
+    ReadWrite,
 }
 
 /// An exported memory object: the descriptor and what an importer must check it against.
@@ -309,12 +352,20 @@ pub trait Stream: Any + Send + Sync {
     /// Its identity.
     fn id(&self) -> StreamId;
 
-    /// Queues work behind `after`. On an error none of it runs. The work may be gathered and handed to the driver a little later, but always without
-    /// a further call.
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
+    /// Queues work behind `after`. On an error none of it runs. The work may be gathered and handed to the driver a little
+    /// later, but always without a further call.
+    ///
+    /// # Safety
+    /// The work is sound, as [the module](self) says.
+    #[allow(unsafe_code)]
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
 
     /// Queues a whole graph behind `after`, which lists its last replay where that may still run.
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
+    ///
+    /// # Safety
+    /// `after` has every ticket of work that conflicts with the graph's, as [the module](self) says.
+    #[allow(unsafe_code)]
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
 
     /// Marks this point of the stream, behind all work it was given, with the device's clock.
     fn event(&self) -> Result<Arc<dyn Event>>;
@@ -352,7 +403,11 @@ pub trait Graph: Any + Send + Sync {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where there is no such node.
-    fn update(&self, node: usize, work: Work<'_>) -> Result<()>;
+    ///
+    /// # Safety
+    /// The work is sound, as [the module](self) says, in the node's place in the order.
+    #[allow(unsafe_code)]
+    unsafe fn update(&self, node: usize, work: Work<'_>) -> Result<()>;
 
     /// The backend's own type.
     fn as_any(&self) -> &dyn Any;

@@ -78,13 +78,14 @@ impl FromIterator<Ticket> for Tickets {
 }
 
 /// What a buffer remembers: who wrote it last, who has read it since, and which host guards live.
+/// The last writers are several where work was submitted that waits for none of them.
 ///
 /// The rules are those of a reader-writer lock, with device work queued in place of blocked:
 /// work that reads waits for the last write; work that writes waits for the last write and all reads since.
 /// Host guards wait likewise, and while one lives, device work that conflicts with it is refused.
 #[derive(Clone, Debug, Default)]
 pub struct Hazards {
-    write: Option<Ticket>,
+    writes: Tickets,
     reads: Tickets,
     host_readers: u32,
     host_writer: bool,
@@ -111,21 +112,27 @@ impl Hazards {
                 "the CPU holds a read guard on the buffer, which the work would write; drop it before the launch".into(),
             ));
         }
-        wait.extend(self.write);
+        wait.extend(self.writes.as_slice().iter().copied());
         if writes {
             wait.extend(self.reads.as_slice().iter().copied());
         }
         Ok(())
     }
 
-    /// Remembers that the work behind `ticket` reads or also writes the buffer.
+    /// Remembers that the work behind `ticket` reads or also writes the buffer. It waits for what
+    /// [`Hazards::before_device`] gave, so whoever waits for it waits for that, too.
     pub fn after_device(&mut self, writes: bool, ticket: Ticket) {
         if writes {
             self.reads.clear();
-            self.write = Some(ticket);
-        } else {
-            self.reads.add(ticket);
+            self.writes.clear();
         }
+        self.after_unordered(writes, ticket);
+    }
+
+    /// [`Hazards::after_device`] for work that need not have waited for anything: nobody is forgotten for it.
+    pub fn after_unordered(&mut self, writes: bool, ticket: Ticket) {
+        let users = if writes { &mut self.writes } else { &mut self.reads };
+        users.add(ticket);
     }
 
     /// Takes a host guard and returns the tickets to wait for before the CPU touches the buffer.
@@ -140,7 +147,7 @@ impl Hazards {
         if writes && self.host_readers > 0 {
             return Err(Error::Busy(format!("{} read guard(s) on the buffer live", self.host_readers)));
         }
-        let mut wait: Tickets = self.write.into_iter().collect();
+        let mut wait = self.writes.clone();
         if writes {
             wait.extend(self.reads.as_slice().iter().copied());
             self.host_writer = true;
@@ -159,23 +166,21 @@ impl Hazards {
         }
     }
 
-    /// Every ticket that still matters: the last write and the reads since.
+    /// Every ticket that still matters: the last writes and the reads since.
     pub fn all(&self) -> Tickets {
-        let mut all: Tickets = self.write.into_iter().collect();
+        let mut all = self.writes.clone();
         all.extend(self.reads.as_slice().iter().copied());
         all
     }
 
     /// How many tickets are remembered, reached or not.
     pub fn pending(&self) -> usize {
-        usize::from(self.write.is_some()) + self.reads.as_slice().len()
+        self.writes.as_slice().len() + self.reads.as_slice().len()
     }
 
     /// Forgets tickets that `done` is true for, so that a buffer read by ever new streams stays small.
     pub fn prune(&mut self, mut done: impl FnMut(Ticket) -> bool) {
-        if self.write.is_some_and(&mut done) {
-            self.write = None;
-        }
+        self.writes.retain(|ticket| !done(ticket));
         self.reads.retain(|ticket| !done(ticket));
     }
 }
@@ -207,6 +212,26 @@ mod tests {
         assert_eq!(waits(&hazards, true), [ticket(1, 5), ticket(2, 3), ticket(3, 1)]);
         hazards.after_device(true, ticket(4, 1));
         assert_eq!(waits(&hazards, true), [ticket(4, 1)]);
+    }
+
+    #[test]
+    fn unordered_work_forgets_nobody() {
+        let mut hazards = Hazards::new();
+        hazards.after_device(true, ticket(1, 5));
+        hazards.after_device(false, ticket(2, 1));
+        hazards.after_unordered(true, ticket(3, 1));
+        hazards.after_unordered(true, ticket(4, 7));
+        hazards.after_unordered(false, ticket(5, 1));
+        let writers = [ticket(1, 5), ticket(3, 1), ticket(4, 7)];
+        assert_eq!(waits(&hazards, false), writers);
+        let all = [ticket(1, 5), ticket(3, 1), ticket(4, 7), ticket(2, 1), ticket(5, 1)];
+        assert_eq!(waits(&hazards, true), all);
+        assert_eq!(hazards.begin_host(false).unwrap().as_slice(), writers);
+        hazards.end_host(false);
+        assert_eq!(hazards.all().as_slice(), all);
+        // Work in order follows them all, and stands for them.
+        hazards.after_device(true, ticket(1, 6));
+        assert_eq!(waits(&hazards, true), [ticket(1, 6)]);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | [`args`] | the check of arguments against it |
 //! | [`hazard`] | tickets, and who must wait for whom |
 //! | [`backend`] | the traits |
+//! | [`owned`] | work that outlives its call, for graphs |
 //! | [`error`] | what can go wrong |
 //!
 //! # Writing a backend
@@ -60,6 +61,7 @@ pub mod error;
 pub mod hazard;
 pub mod intent;
 pub mod kernel;
+pub mod owned;
 pub mod placement;
 pub mod profile;
 pub mod report;

@@ -62,7 +62,7 @@ fn blur() -> KernelInterface {
 }
 
 fn part(memory: usize, offset_bytes: u64, size_bytes: u64) -> BufferArg {
-    BufferArg { memory, offset_bytes, size_bytes, scalar: Some(Scalar::U32) }
+    BufferArg { memory, offset_bytes, size_bytes, scalar: Some(Scalar::U32), writable: true }
 }
 
 /// Three buffers that fit.
@@ -299,7 +299,7 @@ prop_compose! {
         size_bytes in any_bytes(),
         scalar in proptest::option::of(proptest::sample::select(SCALARS.to_vec())),
     ) -> BufferArg {
-        BufferArg { memory, offset_bytes, size_bytes, scalar }
+        BufferArg { memory, offset_bytes, size_bytes, scalar, writable: true }
     }
 }
 

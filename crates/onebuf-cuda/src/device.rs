@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use onebuf_core::backend::{
-    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Stream,
+    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, PageAccess, Stream,
 };
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{DeviceInfo, DeviceProfile, Result, Ticket};
@@ -34,6 +34,13 @@ impl CudaDevice {
     }
 }
 
+impl Drop for CudaDevice {
+    /// Waits for the work of streams that were dropped before it was done.
+    fn drop(&mut self) {
+        self.shared.reaper.close();
+    }
+}
+
 impl Device for CudaDevice {
     fn info(&self) -> &DeviceInfo {
         &self.shared.physical.info
@@ -51,16 +58,20 @@ impl Device for CudaDevice {
         Ok(Arc::new(CudaMemory::allocate(&self.shared, request)?))
     }
 
-    #[allow(unsafe_code)]
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(CudaMemory::import_host(&self.shared, pointer, size_bytes)?))
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        access: PageAccess,
+    ) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(CudaMemory::import_host(&self.shared, pointer, size_bytes, access)?))
     }
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(CudaMemory::import(&self.shared, &export)?))
     }
 
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
         Ok(Arc::new(CudaKernel::compile(&self.shared, request)?))
     }
 
@@ -68,7 +79,7 @@ impl Device for CudaDevice {
         Ok(Arc::new(CudaStream::create(&self.shared)?))
     }
 
-    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    unsafe fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
         Ok(Arc::new(CudaGraph::create(&self.shared, nodes)?))
     }
 

@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype, CUresult, CUstream};
-use onebuf_core::backend::{Graph, Kernel, Launch, Memory, Node, Part, Work};
+use onebuf_core::backend::{Graph, Memory, Node, Work};
+use onebuf_core::owned::{OwnedNode, OwnedPart, OwnedWork};
 use onebuf_core::{Error, Result};
 use parking_lot::Mutex;
 
@@ -62,38 +63,10 @@ unsafe impl Send for Built {}
 // SAFETY: as above.
 unsafe impl Sync for Built {}
 
-struct OwnedNode {
-    work: OwnedWork,
-    after: Vec<u32>,
-}
-
-/// A part of memory, owned.
-struct OwnedPart {
-    memory: Arc<dyn Memory>,
-    offset_bytes: u64,
-    size_bytes: u64,
-}
-
-enum OwnedWork {
-    Launch { kernel: Arc<dyn Kernel>, bindings: Vec<OwnedPart>, immediates: Vec<u8>, groups: [u32; 3] },
-    Copy { from: OwnedPart, to: OwnedPart },
-    Fill { to: OwnedPart, word: u32 },
-}
-
 impl CudaGraph {
     pub(crate) fn create(shared: &Arc<Shared>, nodes: &[Node<'_>]) -> Result<CudaGraph> {
-        for (position, node) in nodes.iter().enumerate() {
-            if let Some(later) = node.after.iter().find(|&&other| other as usize >= position) {
-                let what =
-                    format!("node {position} of the graph comes after node {later}, which is not earlier");
-                return Err(Error::InvalidArgument(what));
-            }
-        }
+        let nodes = OwnedNode::all(nodes)?;
         let _entered = shared.enter()?;
-        let nodes: Vec<OwnedNode> = nodes
-            .iter()
-            .map(|node| OwnedNode { work: own(&node.work), after: node.after.to_vec() })
-            .collect();
         let built = Built::create(&shared.context, &nodes).map_err(|error| shared.note(error))?;
         let state = Mutex::new(State { nodes, built: Some(Arc::new(built)), uses: None });
         Ok(CudaGraph { state, shared: shared.clone() })
@@ -105,19 +78,16 @@ impl Graph for CudaGraph {
         self.state.lock().nodes.len()
     }
 
-    fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
+    unsafe fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
         let _entered = self.shared.enter()?;
         let mut state = self.state.lock();
-        let count = state.nodes.len();
-        if node >= count {
-            return Err(Error::InvalidArgument(format!("the graph has {count} nodes, no node {node}")));
-        }
+        let place = OwnedNode::at(&mut state.nodes, node)?;
         // What could not be launched is refused now, and the node stays as it is.
-        let work = own(&work);
-        work.check()?;
+        let work = (&work).into();
+        check(&work)?;
         // The driver's node stays of its kind: it answers INVALID_VALUE to the parameters of another.
-        let same_kind = std::mem::discriminant(&state.nodes[node].work) == std::mem::discriminant(&work);
-        state.nodes[node].work = work;
+        let same_kind = std::mem::discriminant(&place.work) == std::mem::discriminant(&work);
+        place.work = work;
         state.uses = None;
         let State { nodes, built, .. } = &mut *state;
         if let Some(known) = built
@@ -354,15 +324,15 @@ fn with_launch<R>(
     work: &OwnedWork,
     f: impl FnOnce(&KernelCode, &Program, &mut Values, [u32; 3]) -> Result<R>,
 ) -> Result<R> {
-    let OwnedWork::Launch { kernel, bindings, immediates, groups } = work else {
-        return Err(Error::InvalidArgument("the node is no launch".into()));
-    };
-    let bindings: Vec<Part<'_>> = bindings.iter().map(OwnedPart::part).collect();
-    let launch = Launch { kernel, bindings: &bindings, immediates, groups: *groups };
-    let code = kernel::code(kernel)?;
-    let mut values = Values::default();
-    let program = prepare(code, &launch, &mut values)?;
-    f(code, program, &mut values, *groups)
+    work.with(|work| {
+        let Work::Launch(launch) = work else {
+            return Err(Error::InvalidArgument("the node is no launch".into()));
+        };
+        let code = kernel::code(launch.kernel)?;
+        let mut values = Values::default();
+        let program = prepare(code, &launch, &mut values)?;
+        f(code, program, &mut values, launch.groups)
+    })
 }
 
 fn kernel_params(
@@ -449,44 +419,15 @@ fn fill_params(to: &OwnedPart, word: u32) -> Result<sys::CUDA_MEMSET_NODE_PARAMS
     })
 }
 
-fn own(work: &Work<'_>) -> OwnedWork {
+/// An error where the work could not be launched.
+fn check(work: &OwnedWork) -> Result<()> {
     match work {
-        Work::Launch(launch) => OwnedWork::Launch {
-            kernel: launch.kernel.clone(),
-            bindings: launch.bindings.iter().map(OwnedPart::of).collect(),
-            immediates: launch.immediates.to_vec(),
-            groups: launch.groups,
-        },
-        Work::Copy { from, to } => OwnedWork::Copy { from: OwnedPart::of(from), to: OwnedPart::of(to) },
-        Work::Fill { to, word } => OwnedWork::Fill { to: OwnedPart::of(to), word: *word },
-    }
-}
-
-impl OwnedWork {
-    /// An error where the work could not be launched.
-    fn check(&self) -> Result<()> {
-        match self {
-            OwnedWork::Launch { .. } => with_launch(self, |_, _, _, _| Ok(())),
-            OwnedWork::Copy { from, to } => {
-                memory::of(&from.part())?;
-                writable(&to.part())
-            }
-            OwnedWork::Fill { to, .. } => writable(&to.part()),
+        OwnedWork::Launch { .. } => with_launch(work, |_, _, _, _| Ok(())),
+        OwnedWork::Copy { from, to } => {
+            memory::of(&from.part())?;
+            writable(&to.part())
         }
-    }
-}
-
-impl OwnedPart {
-    fn of(part: &Part<'_>) -> OwnedPart {
-        OwnedPart {
-            memory: part.memory.clone(),
-            offset_bytes: part.offset_bytes,
-            size_bytes: part.size_bytes,
-        }
-    }
-
-    fn part(&self) -> Part<'_> {
-        Part { memory: &self.memory, offset_bytes: self.offset_bytes, size_bytes: self.size_bytes }
+        OwnedWork::Fill { to, .. } => writable(&to.part()),
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `nvtx` | names for a profiler, where one listens |
 //! | `work` | a piece of work, handed to the driver |
 //! | `stream`, `event`, `graph` | queues, points in them, work recorded once |
+//! | `reaper` | the thread that waits for streams which are gone |
 //!
 //! ```no_run
 //! use onebuf_core::backend::Backend;
@@ -53,6 +54,7 @@ mod params;
 mod pool;
 mod profile;
 mod program;
+mod reaper;
 mod semantics;
 mod shared;
 mod stream;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUresult, CUstream};
-use onebuf_core::backend::{Allocation, Export, Memory, Part};
+use onebuf_core::backend::{Allocation, Export, Memory, PageAccess, Part};
 use onebuf_core::error::human_bytes;
 use onebuf_core::{Error, HandleKind, Result};
 use parking_lot::Mutex;
@@ -195,6 +195,7 @@ impl CudaMemory {
         shared: &Arc<Shared>,
         host: NonNull<u8>,
         size_bytes: u64,
+        access: PageAccess,
     ) -> Result<CudaMemory> {
         let attributes = &shared.physical.attributes;
         if !attributes.host_register {
@@ -205,20 +206,14 @@ impl CudaMemory {
         }
         let _entered = shared.enter()?;
         let raw = host.as_ptr().cast::<c_void>();
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the bytes are valid until the memory is dropped, as the caller of `Device::import_host` promises.
-        let register = |flags| unsafe { sys::cuMemHostRegister_v2(raw, size_bytes as usize, flags) };
-        let mut read_only = false;
-        let mut code = register(flags);
-        let hopeless = matches!(
-            code,
-            CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED | CUresult::CUDA_ERROR_OUT_OF_MEMORY
-        );
-        if code != CUresult::CUDA_SUCCESS && !hopeless && attributes.read_only_host_register {
-            // Pages that may not be written are locked for reading alone.
-            code = register(flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
-            read_only = code == CUresult::CUDA_SUCCESS;
+        let read_only = access == PageAccess::Read;
+        let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        if read_only && attributes.read_only_host_register {
+            // Without this flag the driver refuses pages that may not be written.
+            flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY;
         }
+        // SAFETY: the bytes are valid until the memory is dropped, as the caller of `Device::import_host` promises.
+        let code = unsafe { sys::cuMemHostRegister_v2(raw, size_bytes as usize, flags) };
         if code != CUresult::CUDA_SUCCESS {
             return Err(shared.note(refused_pages(code, size_bytes)));
         }
@@ -379,6 +374,10 @@ impl Memory for CudaMemory {
 
     fn host_pointer(&self) -> Option<NonNull<u8>> {
         self.host
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()> {

@@ -1,13 +1,12 @@
 //! The open device as its parts see it: the context, the pool, the streams, and whether it is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 
 use cudarc::driver::sys::{self, CUresult};
 use onebuf_cache::{Cache, Kind as CacheKind};
 use onebuf_core::{DeviceProfile, Error, Result, StreamId};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use crate::CudaOptions;
@@ -17,6 +16,7 @@ use crate::driver;
 use crate::host::HostMemory;
 use crate::pool::Pool;
 use crate::profile::{self, Kind, Sizes};
+use crate::reaper::Reaper;
 use crate::stream::StreamShared;
 
 const CUBINS: CacheKind = CacheKind { extension: "cubin", magic: *b"onebufC1" };
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     lost: OnceLock<String>,
     /// Takes streams whose user is gone while work is queued.
-    reaper: Mutex<Option<Sender<Arc<StreamShared>>>>,
+    pub(crate) reaper: Reaper<Arc<StreamShared>>,
     /// Last, so that everything on it goes first.
     pub(crate) context: Arc<Context>,
 }
@@ -87,7 +87,7 @@ impl Shared {
             usage: Usage::default(),
             pool,
             lost: OnceLock::new(),
-            reaper: Mutex::default(),
+            reaper: Reaper::new(|stream: Arc<StreamShared>| stream.finish()),
             context,
         }))
     }
@@ -169,34 +169,6 @@ impl Shared {
             max_buffer_bytes: info.limits.max_buffer_bytes,
         };
         profile::profile(format!("{} ({})", info.id, info.name), &self.physical.attributes, &sizes)
-    }
-
-    /// Waits for a stream's work elsewhere, and lets go of what it holds then. Without a thread, waits here.
-    pub(crate) fn reap(&self, stream: Arc<StreamShared>) {
-        let mut reaper = self.reaper.lock();
-        let sender = match &*reaper {
-            Some(sender) => sender.clone(),
-            None => {
-                let (sender, receiver) = channel::<Arc<StreamShared>>();
-                let spawned =
-                    std::thread::Builder::new().name("onebuf-cuda-reaper".into()).spawn(move || {
-                        // Ends with the device, which holds the sender.
-                        for stream in receiver {
-                            stream.finish();
-                        }
-                    });
-                if let Err(error) = spawned {
-                    tracing::debug!(%error, "no thread that waits for dropped streams");
-                    drop(reaper);
-                    return stream.finish();
-                }
-                reaper.insert(sender).clone()
-            }
-        };
-        drop(reaper);
-        if let Err(refused) = sender.send(stream) {
-            refused.0.finish();
-        }
     }
 }
 

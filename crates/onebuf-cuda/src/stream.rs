@@ -437,7 +437,7 @@ impl Drop for CudaStream {
         if done {
             stream.collect();
         } else {
-            stream.shared.reap(stream.clone());
+            stream.shared.reaper.give(stream.clone());
         }
     }
 }
@@ -447,7 +447,7 @@ impl Stream for CudaStream {
         self.inner.id
     }
 
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         let _range = nvtx::range(|| describe(&work));
         let _entered = stream.shared.enter()?;
@@ -459,7 +459,7 @@ impl Stream for CudaStream {
         stream.settle(state, &work, result)
     }
 
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         let _range = nvtx::range(|| format!("replay of {} nodes", graph.len()));
         let _entered = stream.shared.enter()?;

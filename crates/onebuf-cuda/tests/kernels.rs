@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use onebuf_core::backend::{Bounds, Device, KernelSource, Launch, Part, Work};
 use onebuf_core::{Access, Binding, BindingKind, Error, Features, KernelInterface, Override, Scalar, Slot};
-use support::{compile, kernel, mapped, on_every_device, required, slice, wait, whole};
+use support::{Sound, compile, kernel, mapped, on_every_device, required, slice, wait, whole};
 
 fn interface(entry: &str, immediate_bytes: u32, workgroup_bytes: u64) -> KernelInterface {
     KernelInterface {
@@ -67,10 +67,10 @@ fn native_sources_run() {
             let launch =
                 Launch { kernel: &scale, bindings: &bindings, immediates: &immediates, groups: [16, 1, 1] };
             let stream = device.create_stream().unwrap();
-            wait(device, stream.submit(Work::Launch(launch), &[]).unwrap());
+            wait(device, stream.run(Work::Launch(launch), &[]).unwrap());
             assert!(slice::<f32>(&y).iter().all(|&y| y == 6.0), "{}", source.language());
             let split = Launch { groups: [1, 70_000, 1], ..launch };
-            let split = stream.submit(Work::Launch(split), &[]);
+            let split = stream.run(Work::Launch(split), &[]);
             assert!(matches!(split, Err(Error::Unsupported { .. })), "{}", source.language());
         }
     });
@@ -100,7 +100,7 @@ fn code_that_is_wrong_is_refused() {
         // A refusal does no harm to the context.
         let y = mapped(device, 64);
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&y), word: 1 }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&y), word: 1 }, &[]).unwrap());
     });
 }
 
@@ -121,7 +121,7 @@ fn a_second_compilation_is_spared() {
         let bindings = [whole(&y)];
         let launch = Launch { kernel: &second, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Launch(launch), &[]).unwrap());
+        wait(device, stream.run(Work::Launch(launch), &[]).unwrap());
         assert!(slice::<u32>(&y).iter().all(|&word| word == std::process::id()));
     });
 }
@@ -150,7 +150,7 @@ fn workgroup_memory_is_had_to_the_byte() {
             let bindings = [whole(&y)];
             let launch = Launch { kernel: &turn, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
             let stream = device.create_stream().unwrap();
-            wait(device, stream.submit(Work::Launch(launch), &[]).unwrap());
+            wait(device, stream.run(Work::Launch(launch), &[]).unwrap());
             for (at, &word) in slice::<u32>(&y).iter().enumerate() {
                 assert_eq!(word, (words as u32 - 1 - at as u32) * 3, "word {at} of {words}");
             }
@@ -181,7 +181,7 @@ fn dynamic_memory_of_native_kernels_is_what_they_do_not_declare() {
         let launch =
             Launch { kernel: &scale, bindings: &bindings, immediates: &immediates, groups: [1, 1, 1] };
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Launch(launch), &[]).unwrap());
+        wait(device, stream.run(Work::Launch(launch), &[]).unwrap());
         assert!(slice::<f32>(&y).iter().all(|&y| y == 8.0));
     });
 }
@@ -197,7 +197,7 @@ fn misaligned_bindings_are_refused_before_they_fault() {
         let part = Part { memory: &y, offset_bytes: 4, size_bytes: 64 };
         let bindings = [part];
         let launch = Launch { kernel: &one, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
-        let error = device.create_stream().unwrap().submit(Work::Launch(launch), &[]).unwrap_err();
+        let error = device.create_stream().unwrap().run(Work::Launch(launch), &[]).unwrap_err();
         assert!(
             matches!(&error, Error::BindingMismatch { problem, .. } if problem.contains("16")),
             "{error}"
@@ -236,12 +236,12 @@ fn fault(device: &dyn Device) {
     let bindings = [whole(&y)];
     let launch = Launch { kernel: &stray, bindings: &bindings, immediates: &far, groups: [1, 1, 1] };
     let stream = device.create_stream().unwrap();
-    let ticket = stream.submit(Work::Launch(launch), &[]).unwrap();
+    let ticket = stream.run(Work::Launch(launch), &[]).unwrap();
     let error = device.wait(&[ticket], Some(Duration::from_secs(20))).unwrap_err();
     eprintln!("{error}");
     assert!(matches!(&error, Error::DeviceLost(why) if why.contains("`stray`")), "{error}");
     // Every later call says so.
-    let again = stream.submit(Work::Fill { to: whole(&y), word: 1 }, &[]).unwrap_err();
+    let again = stream.run(Work::Fill { to: whole(&y), word: 1 }, &[]).unwrap_err();
     assert_eq!(again, error);
     assert_eq!(device.wait(&[ticket], None).unwrap_err(), error);
     assert_eq!(device.create_stream().err(), Some(error.clone()));

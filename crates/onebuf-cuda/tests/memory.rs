@@ -7,9 +7,9 @@ mod support;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-use onebuf_core::backend::{Allocation, Device, Launch, Memory, Part, Work};
+use onebuf_core::backend::{Allocation, Device, Launch, Memory, PageAccess, Part, Work};
 use onebuf_core::{Error, HandleKind, HostPath, UnifiedLevel};
-use support::{SAXPY, kernel, kind, mapped, of_kind, on_every_device, read, slice, wait, whole};
+use support::{SAXPY, Sound, kernel, kind, mapped, of_kind, on_every_device, read, slice, wait, whole};
 
 fn exportable(device: &dyn Device, size_bytes: u64) -> Option<std::sync::Arc<dyn Memory>> {
     let kind = kind(device, "device-vmm")?;
@@ -35,15 +35,15 @@ fn every_kind_is_filled_copied_and_computed_on() {
             let (x, y) = (of_kind(device, kind, 40_000), of_kind(device, kind, 40_000));
             assert_eq!(x.host_pointer().is_some(), described.host_visible, "{}", described.name);
             let stream = device.create_stream().unwrap();
-            let one = stream.submit(Work::Fill { to: whole(&x), word: 1f32.to_bits() }, &[]).unwrap();
-            let two = stream.submit(Work::Fill { to: whole(&y), word: 2f32.to_bits() }, &[]).unwrap();
+            let one = stream.run(Work::Fill { to: whole(&x), word: 1f32.to_bits() }, &[]).unwrap();
+            let two = stream.run(Work::Fill { to: whole(&y), word: 2f32.to_bits() }, &[]).unwrap();
             let (bindings, immediates) = ([whole(&x), whole(&y)], 3f32.to_ne_bytes());
             let launch =
                 Launch { kernel: &saxpy, bindings: &bindings, immediates: &immediates, groups: [157, 1, 1] };
-            wait(device, stream.submit(Work::Launch(launch), &[one, two]).unwrap());
+            wait(device, stream.run(Work::Launch(launch), &[one, two]).unwrap());
             assert!(read::<f32>(device, &y).iter().all(|&y| y == 5.0), "{}", described.name);
             let odd = Part { memory: &y, offset_bytes: 16, size_bytes: 1000 };
-            wait(device, stream.submit(Work::Fill { to: odd, word: 9f32.to_bits() }, &[]).unwrap());
+            wait(device, stream.run(Work::Fill { to: odd, word: 9f32.to_bits() }, &[]).unwrap());
             let all = read::<f32>(device, &y);
             assert_eq!((all[3], all[4], all[253], all[254]), (5.0, 9.0, 9.0, 5.0), "{}", described.name);
         }
@@ -71,7 +71,7 @@ fn unified_memory_goes_back_and_forth() {
             let (bindings, immediates) = ([whole(&x), whole(&y)], 1f32.to_ne_bytes());
             let groups = [(bytes / 4 / 64) as u32, 1, 1];
             let launch = Launch { kernel: &saxpy, bindings: &bindings, immediates: &immediates, groups };
-            wait(device, stream.submit(Work::Launch(launch), &[stream.last()]).unwrap());
+            wait(device, stream.run(Work::Launch(launch), &[stream.last()]).unwrap());
             y.invalidate(0, bytes).unwrap();
             assert!(slice::<f32>(&y).iter().all(|&y| y == round as f32), "round {round}");
         }
@@ -94,7 +94,7 @@ fn exported_memory_starts_as_zeros_and_is_the_same_memory() {
         assert!(export.allocation_bytes >= 10_000);
         let other = device.import(export).unwrap();
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&other), word: 0x5a5a_5a5a }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&other), word: 0x5a5a_5a5a }, &[]).unwrap());
         assert!(read::<u8>(device, &memory).iter().all(|&byte| byte == 0x5a));
         // The importer outlives the exporter.
         drop(memory);
@@ -182,12 +182,12 @@ fn pages_of_the_program_are_used_in_place() {
         let pointer = NonNull::new(words.as_mut_ptr().cast::<u8>()).unwrap();
         for _ in 0..20 {
             // SAFETY: the words are valid until the memory is dropped, and touched only while no work runs.
-            let memory = unsafe { device.import_host(pointer, 4 * 100_003) }.unwrap();
+            let memory = unsafe { device.import_host(pointer, 4 * 100_003, PageAccess::ReadWrite) }.unwrap();
             assert_eq!(memory.host_pointer(), Some(pointer));
-            wait(device, stream.submit(Work::Fill { to: whole(&memory), word: 0x0102_0304 }, &[]).unwrap());
+            wait(device, stream.run(Work::Fill { to: whole(&memory), word: 0x0102_0304 }, &[]).unwrap());
             assert!(slice::<u32>(&memory).iter().all(|&word| word == 0x0102_0304));
             // SAFETY: as above.
-            let overlap = unsafe { device.import_host(pointer, 4096) };
+            let overlap = unsafe { device.import_host(pointer, 4096, PageAccess::ReadWrite) };
             let Err(Error::Unsupported { reason, .. }) = overlap else { panic!("an overlap was taken") };
             assert!(reason.contains("another import"), "{reason}");
         }
@@ -201,13 +201,13 @@ fn a_device_opens_twice_on_one_context() {
         let again = onebuf_core::backend::Backend::open(&cuda, device.info().id.ordinal).unwrap();
         let memory = mapped(&*again, 4096);
         let stream = again.create_stream().unwrap();
-        wait(&*again, stream.submit(Work::Fill { to: whole(&memory), word: 5 }, &[]).unwrap());
+        wait(&*again, stream.run(Work::Fill { to: whole(&memory), word: 5 }, &[]).unwrap());
         drop((stream, again));
         assert!(slice::<u32>(&memory).iter().all(|&word| word == 5));
         drop(memory);
         let here = mapped(device, 4096);
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&here), word: 6 }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&here), word: 6 }, &[]).unwrap());
         assert!(slice::<u32>(&here).iter().all(|&word| word == 6));
     });
 }

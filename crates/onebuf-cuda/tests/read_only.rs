@@ -8,8 +8,8 @@ mod support;
 use std::ptr::NonNull;
 
 use onebuf_core::Error;
-use onebuf_core::backend::{Launch, Work};
-use support::{SAXPY, kernel, mapped, on_every_device, slice, wait, whole};
+use onebuf_core::backend::{Launch, PageAccess, Work};
+use support::{SAXPY, Sound, kernel, mapped, on_every_device, slice, wait, whole};
 
 #[test]
 fn read_only_pages_are_read_and_not_written() {
@@ -19,22 +19,23 @@ fn read_only_pages_are_read_and_not_written() {
         }
         let page = first_page();
         // SAFETY: the mapping stays until the end of the process.
-        let memory = match unsafe { device.import_host(page, 4096) } {
+        let memory = match unsafe { device.import_host(page, 4096, PageAccess::Read) } {
             Ok(memory) => memory,
             Err(error) => return eprintln!("read-only pages are not taken on {}: {error}", device.info().id),
         };
+        assert!(memory.is_read_only());
         let target = mapped(device, 4096);
         let stream = device.create_stream().unwrap();
         let copy = Work::Copy { from: whole(&memory), to: whole(&target) };
-        wait(device, stream.submit(copy, &[]).unwrap());
+        wait(device, stream.run(copy, &[]).unwrap());
         assert_eq!(slice::<u8>(&target), slice::<u8>(&memory));
-        let write = stream.submit(Work::Fill { to: whole(&memory), word: 1 }, &[]);
+        let write = stream.run(Work::Fill { to: whole(&memory), word: 1 }, &[]);
         assert!(matches!(write, Err(Error::InvalidArgument(_))));
         let saxpy = kernel(device, SAXPY, &[]);
         let (bindings, immediates) = ([whole(&target), whole(&memory)], 1f32.to_ne_bytes());
         let launch =
             Launch { kernel: &saxpy, bindings: &bindings, immediates: &immediates, groups: [16, 1, 1] };
-        let write = stream.submit(Work::Launch(launch), &[]);
+        let write = stream.run(Work::Launch(launch), &[]);
         assert!(matches!(write, Err(Error::BindingMismatch { .. })));
     });
 }

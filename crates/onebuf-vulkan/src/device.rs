@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ash::vk;
 use onebuf_core::backend::{
-    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Stream,
+    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, PageAccess, Stream,
 };
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{DeviceInfo, DeviceProfile, Error, Result, Ticket};
@@ -102,15 +102,20 @@ impl Device for VulkanDevice {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(VulkanMemory::import_host(&self.shared, pointer, size_bytes)?))
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        access: PageAccess,
+    ) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(VulkanMemory::import_host(&self.shared, pointer, size_bytes, access)?))
     }
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(VulkanMemory::import(&self.shared, export)?))
     }
 
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
         Ok(Arc::new(VulkanKernel::compile(&self.shared, request)?))
     }
 
@@ -118,7 +123,7 @@ impl Device for VulkanDevice {
         Ok(Arc::new(VulkanStream { inner: StreamShared::create(&self.shared)? }))
     }
 
-    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    unsafe fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
         Ok(Arc::new(VulkanGraph::create(&self.shared, nodes)?))
     }
 

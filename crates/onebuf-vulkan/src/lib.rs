@@ -48,6 +48,8 @@ mod memory;
 mod recorder;
 mod semantics;
 mod shared;
+#[cfg(test)]
+mod spy;
 mod stream;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;

@@ -10,6 +10,10 @@ use crate::shared::Shared;
 #[cfg(feature = "wgpu")]
 use crate::wgpu::WgpuLine;
 
+/// A value of another stream's timeline semaphore. The semaphore lives as long as the device, and its value never falls:
+/// see `Shared::give_timeline`. So a wait needs no hold on the stream.
+pub(crate) type Wait = (vk::Semaphore, u64);
+
 /// A line to the driver.
 pub(crate) enum Line {
     /// A queue of our own, and a timeline semaphore that it signals.
@@ -36,17 +40,17 @@ impl Line {
     }
 
     /// Submits a complete command buffer behind `waits`; the line reaches `signal` when it is done.
-    pub(crate) fn submit<'a>(
+    pub(crate) fn submit(
         &self,
         shared: &Shared,
         cmd: vk::CommandBuffer,
-        waits: impl Iterator<Item = (&'a Line, u64)>,
+        waits: &[Wait],
         signal: u64,
     ) -> Result<()> {
         match self {
             Line::Queue { queue, timeline } => {
-                let waits = waits.filter_map(|(line, value)| Some((line.timeline()?, value)));
-                let (waits, wait_values): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) = waits.unzip();
+                let (waits, wait_values): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) =
+                    waits.iter().copied().unzip();
                 let stages: SmallVec<[_; 4]> =
                     waits.iter().map(|_| vk::PipelineStageFlags::ALL_COMMANDS).collect();
                 let (commands, signals, signal_values) = ([cmd], [*timeline], [signal]);
@@ -89,6 +93,12 @@ impl Line {
         }
     }
 
+    /// What another line's work waits for, to come behind `value` of this one; `None` where the driver runs all lines in
+    /// one order.
+    pub(crate) fn wait_at(&self, value: u64) -> Option<Wait> {
+        Some((self.timeline()?, value))
+    }
+
     /// Gives back what the line is made of; it has reached `value`, and no queued work waits for it.
     pub(crate) fn end(&self, shared: &Shared, value: u64) {
         if let Some(timeline) = self.timeline() {
@@ -118,7 +128,7 @@ pub(crate) fn wait(shared: &Shared, lines: &[(&Line, u64)], limit: Option<Durati
         }
         return Ok(());
     }
-    let all = lines.iter().filter_map(|(line, value)| Some((line.timeline()?, *value)));
+    let all = lines.iter().filter_map(|(line, value)| line.wait_at(*value));
     let (semaphores, values): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) = all.unzip();
     let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
     let start = Instant::now();

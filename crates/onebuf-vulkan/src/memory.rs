@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme};
 use gpu_allocator::{AllocationError, MemoryLocation};
-use onebuf_core::backend::{self, Export, Memory};
+use onebuf_core::backend::{self, Export, Memory, PageAccess};
 use onebuf_core::{Error, HandleKind, Result};
 
 use crate::adapter::{Physical, USAGE};
@@ -28,6 +28,8 @@ pub(crate) struct VulkanMemory {
     pub(crate) size_bytes: u64,
     backing: Backing,
     host: Option<HostView>,
+    /// The caller's pages may not be written.
+    read_only: bool,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -162,6 +164,7 @@ impl VulkanMemory {
         shared: &Arc<Shared>,
         pointer: NonNull<u8>,
         size_bytes: u64,
+        access: PageAccess,
     ) -> Result<VulkanMemory> {
         shared.check_alive()?;
         let Some(host) = &shared.memory_host else {
@@ -205,7 +208,9 @@ impl VulkanMemory {
         let own = OwnMemory { memory, allocation_bytes: size_bytes, kind, exportable: false };
         let coherent = is_coherent(shared, index);
         let view = HostView { pointer, coherent, memory_offset: 0, memory_bytes: size_bytes };
-        pending.bind(own, size_bytes, Some(view))
+        let mut memory = pending.bind(own, size_bytes, Some(view))?;
+        memory.read_only = access == PageAccess::Read;
+        Ok(memory)
     }
 
     /// A buffer of somebody else's, which `keep` keeps alive.
@@ -217,7 +222,8 @@ impl VulkanMemory {
         keep: Box<dyn Send + Sync>,
     ) -> VulkanMemory {
         let (id, shared) = (shared.next_memory(), shared.clone());
-        VulkanMemory { buffer, id, size_bytes, backing: Backing::Foreign { _keep: keep }, host: None, shared }
+        let backing = Backing::Foreign { _keep: keep };
+        VulkanMemory { buffer, id, size_bytes, backing, host: None, read_only: false, shared }
     }
 
     /// What another process or API exported.
@@ -326,6 +332,10 @@ impl Memory for VulkanMemory {
 
     fn host_pointer(&self) -> Option<NonNull<u8>> {
         self.host.as_ref().map(|host| host.pointer)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()> {
@@ -539,7 +549,8 @@ impl<'a> PendingBuffer<'a> {
         let buffer = self.buffer;
         std::mem::forget(self);
         shared.usage.add(size_bytes);
-        VulkanMemory { buffer, id: shared.next_memory(), size_bytes, backing, host, shared }
+        let id = shared.next_memory();
+        VulkanMemory { buffer, id, size_bytes, backing, host, read_only: false, shared }
     }
 }
 

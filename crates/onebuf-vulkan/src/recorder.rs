@@ -49,6 +49,20 @@ const STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
 );
 
+/// Makes all work of a command buffer see what work before it wrote, on whatever queue. That work is either earlier in
+/// this queue, or its end was waited for, by a semaphore or by the CPU: its writes are available then, and no wait of the
+/// CPU makes them visible to the device.
+pub(crate) fn opening_barrier(shared: &Shared, cmd: vk::CommandBuffer) {
+    let all = vk::PipelineStageFlags::ALL_COMMANDS;
+    let memory = [vk::MemoryBarrier::default()
+        .src_access_mask(vk::AccessFlags::MEMORY_WRITE)
+        .dst_access_mask(vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE)];
+    // SAFETY: the command buffer records, outside a render pass.
+    unsafe {
+        shared.raw.cmd_pipeline_barrier(cmd, all, all, vk::DependencyFlags::empty(), &memory, &[], &[]);
+    }
+}
+
 /// Makes later work see all that earlier work of the queue wrote.
 pub(crate) fn barrier(shared: &Shared, cmd: vk::CommandBuffer) {
     let memory = [vk::MemoryBarrier::default().src_access_mask(WRITES).dst_access_mask(ACCESSES)];
@@ -58,7 +72,7 @@ pub(crate) fn barrier(shared: &Shared, cmd: vk::CommandBuffer) {
     }
 }
 
-/// Makes the CPU see all that earlier work of the queue wrote: a fence alone does not.
+/// Makes the CPU see all that earlier work of the queue wrote: the wait for its end alone does not.
 pub(crate) fn host_barrier(shared: &Shared, cmd: vk::CommandBuffer) {
     let memory = [vk::MemoryBarrier::default()
         .src_access_mask(WRITES)

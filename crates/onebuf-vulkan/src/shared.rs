@@ -94,17 +94,17 @@ pub(crate) struct Logical {
     pub(crate) link: Option<Arc<crate::wgpu::Link>>,
 }
 
-impl Shared {
+impl Logical {
     /// Makes a device with every queue of the compute family that streams can use.
-    pub(crate) fn create(instance: Arc<Instance>, physical: Physical) -> Result<Arc<Shared>> {
+    pub(crate) fn create(instance: &Instance, physical: &Physical) -> Result<Logical> {
         let count = physical.queue_count.min(MAX_QUEUES);
         let priorities = [1.0; MAX_QUEUES as usize];
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(physical.queue_family)
             .queue_priorities(&priorities[..count as usize])];
         let extensions: Vec<_> =
-            device_extensions(&physical).into_iter().map(std::ffi::CStr::as_ptr).collect();
-        let raw = SupportedFeatures::with_enabled(&physical, |features| {
+            device_extensions(physical).into_iter().map(std::ffi::CStr::as_ptr).collect();
+        let raw = SupportedFeatures::with_enabled(physical, |features| {
             let info = vk::DeviceCreateInfo::default()
                 .queue_create_infos(&queues)
                 .enabled_extension_names(&extensions)
@@ -115,14 +115,21 @@ impl Shared {
         .map_err(driver("vkCreateDevice"))?;
         // SAFETY: the queues were asked for above.
         let queues = (0..count).map(|i| unsafe { raw.get_device_queue(physical.queue_family, i) }).collect();
-        let logical = Logical {
+        Ok(Logical {
             raw,
             queues,
             owned: true,
             keep: None,
             #[cfg(feature = "wgpu")]
             link: None,
-        };
+        })
+    }
+}
+
+impl Shared {
+    /// Opens a device of our own.
+    pub(crate) fn create(instance: Arc<Instance>, physical: Physical) -> Result<Arc<Shared>> {
+        let logical = Logical::create(&instance, &physical)?;
         Shared::assemble(instance, physical, logical)
     }
 
@@ -219,7 +226,8 @@ impl Shared {
         Ok((timeline, 0))
     }
 
-    /// Takes a timeline semaphore back that has reached `value`, and that no queued work uses.
+    /// Takes a timeline semaphore back that has reached `value`. Work may still be queued that waits for that value or an
+    /// earlier one: it is reached, and stays so, since the next stream goes on counting from it.
     pub(crate) fn give_timeline(&self, timeline: vk::Semaphore, value: u64) {
         self.timelines.lock().push((timeline, value));
     }

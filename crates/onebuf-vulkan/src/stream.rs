@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use crate::event::{Timestamp, VulkanEvent};
 use crate::graph::{self, Recording};
-use crate::line::{self, Line};
+use crate::line::{self, Line, Wait};
 use crate::recorder::{self, Bound, Keep};
 use crate::shared::Shared;
 #[cfg(feature = "wgpu")]
@@ -58,22 +58,35 @@ struct State {
     seen: u64,
     /// The batch that is being recorded.
     open: Option<Batch>,
-    in_flight: VecDeque<Batch>,
+    /// What other streams must have reached before the next submission. Streams do not hold each other: two that wait
+    /// for each other would live for ever once the device is lost.
+    waits: SmallVec<[Wait; 2]>,
+    in_flight: VecDeque<Flight>,
     spare: Vec<Batch>,
     bound: Bound,
 }
 
-/// A command buffer with all that its work needs.
+/// A command buffer with all that its work needs. It begins with a barrier behind all that came before.
 struct Batch {
     pool: vk::CommandPool,
     cmd: vk::CommandBuffer,
     pieces: u32,
-    last: u64,
     keep: Vec<Keep>,
-    /// A graph that is submitted in place of `cmd`.
-    graph: Option<Arc<Recording>>,
-    /// Other streams that the batch waits for, with the value of each.
-    waits: SmallVec<[(Arc<StreamShared>, u64); 2]>,
+}
+
+/// What the driver has.
+struct Flight {
+    /// The value that it signals.
+    last: u64,
+    what: Flown,
+}
+
+enum Flown {
+    Batch(Batch),
+    /// A replay.
+    Graph {
+        _recording: Arc<Recording>,
+    },
 }
 
 /// What the stream's own thread is asked to do.
@@ -99,6 +112,7 @@ impl StreamShared {
                 submitted: value,
                 seen: value,
                 open: None,
+                waits: SmallVec::new(),
                 in_flight: VecDeque::new(),
                 spare: Vec::new(),
                 bound: Bound::default(),
@@ -121,8 +135,8 @@ impl StreamShared {
         if state.submitted < value {
             self.close(&mut state)?;
         }
-        let before = state.in_flight.partition_point(|batch| batch.last < value);
-        Ok(state.in_flight.get(before).map_or(value, |batch| batch.last))
+        let before = state.in_flight.partition_point(|flight| flight.last < value);
+        Ok(state.in_flight.get(before).map_or(value, |flight| flight.last))
     }
 
     /// Whether the stream has reached a value.
@@ -138,45 +152,47 @@ impl StreamShared {
     /// Makes room: drops what finished batches kept, and takes their command buffers back.
     pub(crate) fn collect(&self) {
         let mut done: SmallVec<[Vec<Keep>; 4]> = SmallVec::new();
-        let mut recordings: SmallVec<[Arc<Recording>; 2]> = SmallVec::new();
+        let mut graphs: SmallVec<[Flown; 2]> = SmallVec::new();
         let mut state = self.state.lock();
         let reached = self.reached.load(Ordering::Acquire);
-        while state.in_flight.front().is_some_and(|batch| batch.last <= reached) {
-            if let Some(mut batch) = state.in_flight.pop_front() {
-                done.push(std::mem::take(&mut batch.keep));
-                recordings.extend(batch.graph.take());
-                batch.waits.clear();
-                batch.pieces = 0;
-                state.spare.push(batch);
+        while state.in_flight.front().is_some_and(|flight| flight.last <= reached) {
+            match state.in_flight.pop_front().map(|flight| flight.what) {
+                Some(Flown::Batch(mut batch)) => {
+                    done.push(std::mem::take(&mut batch.keep));
+                    state.spare.push(batch);
+                }
+                other => graphs.extend(other),
             }
         }
         // What was kept is dropped without the lock: the last holder of a buffer frees it here.
         drop(state);
     }
 
-    /// Makes sure that what is recorded next sees `after`. Other streams' work goes to the driver first, since a
-    /// semaphore may be waited for on a queue only behind the submission that signals it.
+    /// Makes sure that what is submitted next comes behind `after`, and tells whether a barrier is wanted for that. Other
+    /// streams' work goes to the driver first, since a semaphore may be waited for on a queue only behind the submission
+    /// that signals it.
     fn follow(&self, after: &[Ticket]) -> Result<(MutexGuard<'_, State>, bool)> {
-        let mut foreign: SmallVec<[(Arc<StreamShared>, u64); 2]> = SmallVec::new();
+        let mut foreign: SmallVec<[Wait; 2]> = SmallVec::new();
         let mut own = 0;
-        let mut gone = false;
         for ticket in after {
             if ticket.stream == self.id {
                 own = own.max(ticket.value);
-            } else if let Some(stream) = self.shared.stream(ticket.stream) {
+            } else if let Some(stream) = self.shared.stream(ticket.stream)
+                && stream.reached.load(Ordering::Acquire) < ticket.value
+            {
                 let value = stream.flush_to(ticket.value)?;
-                foreign.push((stream, value));
-            } else {
-                gone = true;
+                foreign.extend(stream.line.wait_at(value));
             }
+            // Work that the CPU knows to be done, as that of a stream that is gone, needs no semaphore: every command
+            // buffer begins with a barrier that makes it seen.
         }
         let mut state = self.state.lock();
         if !foreign.is_empty() {
             // Work that came earlier need not wait for the other stream.
             self.close(&mut state)?;
-            self.open(&mut state)?.waits.extend(foreign);
+            state.waits.extend(foreign);
         }
-        let barrier = own > state.seen || gone;
+        let barrier = own > state.seen;
         Ok((state, barrier))
     }
 
@@ -197,6 +213,8 @@ impl StreamShared {
                 state.spare.push(batch);
                 return Err(self.shared.fail("vkBeginCommandBuffer")(code));
             }
+            recorder::opening_barrier(&self.shared, batch.cmd);
+            state.seen = state.last;
             state.bound.reset();
             state.open = Some(batch);
         }
@@ -205,41 +223,48 @@ impl StreamShared {
 
     fn create_batch(&self) -> Result<Batch> {
         let (pool, cmd) = create_commands(&self.shared, vk::CommandPoolCreateFlags::TRANSIENT)?;
-        Ok(Batch { pool, cmd, pieces: 0, last: 0, keep: Vec::new(), graph: None, waits: SmallVec::new() })
+        Ok(Batch { pool, cmd, pieces: 0, keep: Vec::new() })
     }
 
     /// Hands the open batch, if there is one, to the driver.
     fn close(&self, state: &mut State) -> Result<()> {
-        // A batch without work stays open, with what it waits for: a signal needs a value of its own.
-        let Some(mut batch) = state.open.take_if(|batch| batch.pieces > 0) else { return Ok(()) };
+        // A batch without work stays open: a signal needs a value of its own.
+        let Some(batch) = state.open.take_if(|batch| batch.pieces > 0) else { return Ok(()) };
         if state.bound.host_visible_writes {
             recorder::host_barrier(&self.shared, batch.cmd);
         }
-        batch.last = state.last;
+        let cmd = batch.cmd;
         // SAFETY: the command buffer records.
-        let ended = unsafe { self.shared.raw.end_command_buffer(batch.cmd) };
-        let result = ended
-            .map_err(self.shared.fail("vkEndCommandBuffer"))
-            .and_then(|()| self.submit_commands(batch.cmd, &batch, state.last));
-        self.keep_submitted(state, batch, result)
+        let ended = unsafe { self.shared.raw.end_command_buffer(cmd) };
+        match ended {
+            Ok(()) => self.hand_over(state, cmd, Flown::Batch(batch)),
+            Err(code) => {
+                state.spare.push(batch);
+                Err(self.lose(&self.shared.fail("vkEndCommandBuffer")(code)))
+            }
+        }
     }
 
-    /// Remembers a batch that the driver took. One that it refused will never be reached: the stream's later work would
-    /// wait for ever, so the device counts as lost.
-    fn keep_submitted(&self, state: &mut State, batch: Batch, result: Result<()>) -> Result<()> {
+    /// Hands a complete command buffer with all work up to `state.last` to the driver.
+    fn hand_over(&self, state: &mut State, cmd: vk::CommandBuffer, what: Flown) -> Result<()> {
+        let last = state.last;
+        let result = self.line.submit(&self.shared, cmd, &state.waits, last);
+        state.waits.clear();
         if let Err(error) = result {
-            let lost = self.shared.lose(&format!("a submission failed: {error}"));
-            state.spare.push(batch);
-            return Err(lost);
+            if let Flown::Batch(batch) = what {
+                state.spare.push(batch);
+            }
+            return Err(self.lose(&error));
         }
-        state.submitted = batch.last;
-        state.in_flight.push_back(batch);
+        state.submitted = last;
+        state.in_flight.push_back(Flight { last, what });
         Ok(())
     }
 
-    fn submit_commands(&self, cmd: vk::CommandBuffer, batch: &Batch, signal: u64) -> Result<()> {
-        let waits = batch.waits.iter().map(|(stream, value)| (&stream.line, *value));
-        self.line.submit(&self.shared, cmd, waits, signal)
+    /// What the driver refuses will never be reached: the stream's later work would wait for ever, so the device counts
+    /// as lost.
+    fn lose(&self, error: &Error) -> Error {
+        self.shared.lose(&format!("a submission failed: {error}"))
     }
 
     /// After work was recorded: hands it to the driver, or leaves it to be gathered.
@@ -355,7 +380,11 @@ impl Drop for StreamShared {
         if !state.in_flight.is_empty() {
             let _ = line::wait(&self.shared, &[(&self.line, state.submitted)], None);
         }
-        let batches = state.in_flight.drain(..).chain(state.spare.drain(..)).chain(state.open.take());
+        let flown = state.in_flight.drain(..).filter_map(|flight| match flight.what {
+            Flown::Batch(batch) => Some(batch),
+            Flown::Graph { .. } => None,
+        });
+        let batches = flown.chain(state.spare.drain(..)).chain(state.open.take());
         for batch in batches {
             // SAFETY: the work is done, or the device lost.
             unsafe { self.shared.raw.destroy_command_pool(batch.pool, None) };
@@ -400,7 +429,7 @@ impl Stream for VulkanStream {
         self.inner.id
     }
 
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         stream.shared.check_alive()?;
         let (mut state, barrier) = stream.follow(after)?;
@@ -417,22 +446,15 @@ impl Stream for VulkanStream {
         stream.settle(state)
     }
 
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         let stream = &self.inner;
         stream.shared.check_alive()?;
         let recording = graph::recording(graph)?;
         let (mut state, _) = stream.follow(after)?;
         stream.close(&mut state)?;
-        // What is left open has no work, and waits for other streams: so does the graph.
-        stream.open(&mut state)?;
-        let Some(mut batch) = state.open.take() else { return Err(Error::Busy("no batch is open".into())) };
         state.last += 1;
-        // The recording begins and ends with a barrier.
-        state.seen = state.last;
-        batch.last = state.last;
-        let result = stream.submit_commands(recording.cmd, &batch, state.last);
-        batch.graph = Some(recording);
-        stream.keep_submitted(&mut state, batch, result)?;
+        let cmd = recording.cmd;
+        stream.hand_over(&mut state, cmd, Flown::Graph { _recording: recording })?;
         let many = state.in_flight.len() > 4;
         let ticket = Ticket { stream: stream.id, value: state.last };
         drop(state);

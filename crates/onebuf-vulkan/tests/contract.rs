@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onebuf_core::backend::{
-    Allocation, Backend, Bounds, Device, Kernel, KernelRequest, KernelSource, Launch, Memory, Node, Part,
-    Work,
+    Allocation, Backend, Bounds, Device, Graph, Kernel, KernelRequest, KernelSource, Launch, Memory, Node,
+    PageAccess, Part, Stream, Work,
 };
-use onebuf_core::{DeviceProfile, Error, HandleKind, HostAccess, Intent, Override, Ticket, placement};
+use onebuf_core::{
+    DeviceProfile, Error, HandleKind, HostAccess, Intent, Override, Result, Ticket, placement,
+};
 use onebuf_vulkan::{Vulkan, VulkanOptions};
 
 const SAXPY: &str = "
@@ -75,9 +77,40 @@ fn whole(memory: &Arc<dyn Memory>) -> Part<'_> {
 
 fn kernel(device: &dyn Device, source: &str, overrides: &[Override]) -> Arc<dyn Kernel> {
     let sources = [KernelSource::Wgsl(source)];
-    device
-        .compile(&KernelRequest { sources: &sources, entry: None, overrides, bounds: Bounds::Checked })
-        .unwrap()
+    let request = KernelRequest { sources: &sources, entry: None, overrides, bounds: Bounds::Checked };
+    // SAFETY: WGSL, checked.
+    unsafe { device.compile(&request) }.unwrap()
+}
+
+/// The contract's unsafe functions. What the tests hand over is sound: parts lie within their memory, launches fit their
+/// kernels, and tickets or waits keep conflicting work and the CPU apart.
+trait Sound {
+    fn run(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
+    fn run_graph(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
+}
+
+impl Sound for dyn Stream {
+    fn run(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+        // SAFETY: see the trait.
+        unsafe { self.submit(work, after) }
+    }
+
+    fn run_graph(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+        // SAFETY: see the trait.
+        unsafe { self.replay(graph, after) }
+    }
+}
+
+/// A graph of sound nodes.
+fn build_graph(device: &dyn Device, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    // SAFETY: see `Sound`.
+    unsafe { device.create_graph(nodes) }
+}
+
+/// Sound work in the place of a node's.
+fn update(graph: &Arc<dyn Graph>, node: usize, work: Work<'_>) -> Result<()> {
+    // SAFETY: see `Sound`.
+    unsafe { graph.update(node, work) }
 }
 
 fn wait(device: &dyn Device, ticket: Ticket) {
@@ -99,7 +132,7 @@ fn a_kernel_computes_in_place() {
             let (bindings, immediates) = ([whole(&x), whole(&y)], 2f32.to_ne_bytes());
             let launch =
                 Launch { kernel: &kernel, bindings: &bindings, immediates: &immediates, groups: [16, 1, 1] };
-            last = stream.submit(Work::Launch(launch), &[last]).unwrap();
+            last = stream.run(Work::Launch(launch), &[last]).unwrap();
         }
         wait(device, last);
         y.invalidate(0, 4000).unwrap();
@@ -126,7 +159,7 @@ fn gathered_work_runs_without_a_further_call() {
             let bindings = [whole(&y)];
             let launch =
                 Launch { kernel: &kernel, bindings: &bindings, immediates: &[], groups: [1 << 14, 1, 1] };
-            last = stream.submit(Work::Launch(launch), &[last]).unwrap();
+            last = stream.run(Work::Launch(launch), &[last]).unwrap();
         }
         // Nothing asks the stream for anything: its thread must hand the rest over. The memory is coherent where it is
         // watched here; elsewhere the sleep alone decides nothing, and the wait below does.
@@ -165,12 +198,53 @@ fn each_launch_sees_its_own_uniforms() {
             let bindings = [whole(&out), Part { memory: params, offset_bytes: 0, size_bytes: 8 }];
             let launch = Launch { kernel: &kernel, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
             // Nothing is waited for: the launches write apart, and no barrier lies between them.
-            stream.submit(Work::Launch(launch), &[]).unwrap();
+            stream.run(Work::Launch(launch), &[]).unwrap();
         }
         wait(device, stream.last());
         out.invalidate(0, 200 * 256).unwrap();
         for (i, &word) in slice::<u32>(&out).iter().enumerate() {
             assert_eq!(word as usize, i / 64 * 1000 + 7 + i % 64, "launch {}, word {}", i / 64, i % 64);
+        }
+    });
+}
+
+#[test]
+fn many_kernels_with_uniforms_of_their_own_run_in_one_batch() {
+    on_every_device(|device| {
+        let source = "
+            override SCALE: u32;
+            struct Params { add: u32, at: u32 }
+            @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @group(0) @binding(1) var<uniform> params: Params;
+            @compute @workgroup_size(64)
+            fn put(@builtin(local_invocation_index) i: u32) { out[params.at * 64u + i] = params.add + i * SCALE; }";
+        const KERNELS: u32 = 100;
+        let out = mapped(device, u64::from(KERNELS) * 256);
+        slice::<u32>(&out).fill(0xdead_beef);
+        let launches: Vec<_> = (0..KERNELS)
+            .map(|i| {
+                let scale = Override { name: "SCALE".into(), value: f64::from(i + 1) };
+                let params = mapped(device, 16);
+                slice::<u32>(&params)[..2].copy_from_slice(&[i * 1000 + 7, i]);
+                params.flush(0, 16).unwrap();
+                (kernel(device, source, &[scale]), params)
+            })
+            .collect();
+        // Behind long work the launches gather, and go as one submission.
+        let (large, stream) = (mapped(device, 1 << 24), device.create_stream().unwrap());
+        for round in 0..3 {
+            stream.run(Work::Fill { to: whole(&large), word: round }, &[stream.last()]).unwrap();
+            for (kernel, params) in &launches {
+                let bindings = [whole(&out), Part { memory: params, offset_bytes: 0, size_bytes: 8 }];
+                let launch = Launch { kernel, bindings: &bindings, immediates: &[], groups: [1, 1, 1] };
+                stream.run(Work::Launch(launch), &[]).unwrap();
+            }
+        }
+        wait(device, stream.last());
+        out.invalidate(0, out.size_bytes()).unwrap();
+        for (i, &word) in slice::<u32>(&out).iter().enumerate() {
+            let (launch, i) = (i as u32 / 64, i as u32 % 64);
+            assert_eq!(word, launch * 1000 + 7 + i * (launch + 1), "launch {launch}, word {i}");
         }
     });
 }
@@ -200,7 +274,7 @@ fn streams_follow_each_other_through_tickets() {
             let launch =
                 Launch { kernel: &step, bindings: &bindings, immediates: &immediates, groups: [16, 1, 1] };
             let stream = &streams[(k as usize * 7) % 3];
-            last = Some(stream.submit(Work::Launch(launch), last.as_slice()).unwrap());
+            last = Some(stream.run(Work::Launch(launch), last.as_slice()).unwrap());
             expected = expected.wrapping_mul(3).wrapping_add(k);
         }
         wait(device, last.unwrap());
@@ -235,7 +309,7 @@ fn grids_past_the_limit_are_split() {
             let bindings = [whole(&counts)];
             let stream = device.create_stream().unwrap();
             let launch = Launch { kernel: &kernel, bindings: &bindings, immediates: &immediates, groups };
-            wait(device, stream.submit(Work::Launch(launch), &[]).unwrap());
+            wait(device, stream.run(Work::Launch(launch), &[]).unwrap());
             counts.invalidate(0, 16).unwrap();
             let [x, y, z] = groups;
             let mut sum = 0u32;
@@ -267,21 +341,21 @@ fn graphs_replay_and_take_new_arguments() {
             Node { work: Work::Launch(launch), after: &[0] },
             Node { work: copy, after: &[1] },
         ];
-        let graph = device.create_graph(&nodes).unwrap();
+        let graph = build_graph(device, &nodes).unwrap();
         let stream = device.create_stream().unwrap();
         for _ in 0..50 {
-            stream.replay(&graph, &[]).unwrap();
+            stream.run_graph(&graph, &[]).unwrap();
         }
         wait(device, stream.last());
         z.invalidate(0, 4096).unwrap();
         assert!(slice::<f32>(&z).iter().all(|&z| z == 100.0));
-        graph.update(1, Work::Launch(Launch { immediates: &ten, ..launch })).unwrap();
-        assert!(matches!(graph.update(3, copy), Err(Error::InvalidArgument(_))));
-        wait(device, stream.replay(&graph, &[]).unwrap());
+        update(&graph, 1, Work::Launch(Launch { immediates: &ten, ..launch })).unwrap();
+        assert!(matches!(update(&graph, 3, copy), Err(Error::InvalidArgument(_))));
+        wait(device, stream.run_graph(&graph, &[]).unwrap());
         z.invalidate(0, 4096).unwrap();
         assert!(slice::<f32>(&z).iter().all(|&z| z == 111.0));
         let wrong = [Node { work: copy, after: &[0] }];
-        assert!(matches!(device.create_graph(&wrong), Err(Error::InvalidArgument(_))));
+        assert!(matches!(build_graph(device, &wrong), Err(Error::InvalidArgument(_))));
     });
 }
 
@@ -292,7 +366,7 @@ fn events_time_the_device() {
         let stream = device.create_stream().unwrap();
         let Ok(start) = stream.event() else { return };
         for word in 0..20 {
-            stream.submit(Work::Fill { to: whole(&memory), word }, &[stream.last()]).unwrap();
+            stream.run(Work::Fill { to: whole(&memory), word }, &[stream.last()]).unwrap();
         }
         let end = stream.event().unwrap();
         let wall = std::time::Instant::now();
@@ -315,10 +389,11 @@ fn pages_of_the_program_are_used_in_place() {
         // SAFETY: the layout is not empty.
         let pages = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
         // SAFETY: the pages are valid until they are freed below, after the memory is gone.
-        let memory = unsafe { device.import_host(pages, layout.size() as u64) }.unwrap();
+        let memory =
+            unsafe { device.import_host(pages, layout.size() as u64, PageAccess::ReadWrite) }.unwrap();
         assert_eq!(memory.host_pointer(), Some(pages));
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&memory), word: 0x0102_0304 }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&memory), word: 0x0102_0304 }, &[]).unwrap());
         memory.invalidate(0, memory.size_bytes()).unwrap();
         assert!(slice::<u32>(&memory).iter().all(|&word| word == 0x0102_0304));
         drop((memory, stream));
@@ -342,7 +417,7 @@ fn exported_memory_starts_as_zeros_and_is_the_same_memory() {
         let export = memory.export(HandleKind::OpaqueFd).unwrap();
         let other = device.import(export).unwrap();
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&other), word: 0x5a5a_5a5a }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&other), word: 0x5a5a_5a5a }, &[]).unwrap());
         memory.invalidate(0, 10_000).unwrap();
         assert!(slice::<u8>(&memory).iter().all(|&byte| byte == 0x5a));
         let private = mapped(device, 64);
@@ -398,7 +473,7 @@ fn memory_returns_to_where_it_was() {
             let memory = device.allocate(&request).unwrap();
             let to = Part { memory: &memory, offset_bytes: 0, size_bytes: (1 + i * 37) / 4 * 4 };
             if to.size_bytes > 0 {
-                stream.submit(Work::Fill { to, word: i as u32 }, &[]).unwrap();
+                stream.run(Work::Fill { to, word: i as u32 }, &[]).unwrap();
             }
         }
         wait(device, stream.last());

@@ -361,6 +361,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     }
 
     fn check_write(&self) -> Result<()> {
+        self.span.storage.check_writable()?;
         self.check_access(self.span.storage.wish.host.writes(), "write", "Write", "copy_from_slice")
     }
 

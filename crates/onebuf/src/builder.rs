@@ -173,7 +173,8 @@ fn zero(storage: &Arc<Storage>, from: u64) -> Result<()> {
     let mut uses = Uses::new();
     order::add(&mut uses, storage, true);
     order::submit(&device.shared, &mut uses, Tickets::new(), Order::ByHazards, |after| {
-        stream.raw.submit(Work::Fill { to, word: 0 }, after)
+        // SAFETY: whole words of live memory of this device that may be written, behind all that conflicts.
+        unsafe { stream.raw.submit(Work::Fill { to, word: 0 }, after) }
     })?;
     Ok(())
 }

@@ -31,6 +31,7 @@ use std::any::Any;
 use std::ffi::c_void;
 
 use bytemuck::Pod;
+use onebuf_core::backend::PageAccess;
 use onebuf_core::{CostClass, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Tickets};
 pub use onebuf_dlpack::{
     DataType, Device as Label, Element, Error as TensorError, Form, Managed, Tensor, abi,
@@ -151,7 +152,8 @@ impl Device {
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] where the tensor is not of this element type, not in the order of C, or another device's.
-    /// - [`Error::Unsupported`] where this device cannot use such memory in place, or the tensor may only be read.
+    /// - [`Error::Unsupported`] where this device cannot use such memory in place, or it is memory of the device that may
+    ///   only be read. The CPU's may: the buffer then refuses guards and work that would write it.
     ///
     /// In each case the tensor is given back to its library: copy it.
     ///
@@ -171,12 +173,6 @@ impl Device {
                 tensor.shape()
             )));
         }
-        if tensor.is_read_only() {
-            return Err(Error::unsupported(
-                "a buffer over a tensor that may only be read",
-                "buffers can be written; copy it",
-            ));
-        }
         let len = usize::try_from(tensor.len())
             .map_err(|_| Error::InvalidArgument(format!("{} elements", tensor.len())))?;
         if len == 0 {
@@ -185,6 +181,12 @@ impl Device {
         let label = tensor.device();
         #[cfg(feature = "cuda")]
         if label.is_cuda_visible() {
+            if tensor.is_read_only() {
+                return Err(Error::unsupported(
+                    "a buffer over device memory that may only be read",
+                    "nothing guards it against kernels that write; copy it",
+                ));
+            }
             // SAFETY: the caller's promise.
             return unsafe { on_cuda::import(self, tensor, len) };
         }
@@ -197,8 +199,9 @@ impl Device {
         let address = tensor.extent().address as usize;
         let elements =
             std::ptr::slice_from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<T>(address), len);
+        let access = if tensor.is_read_only() { PageAccess::Read } else { PageAccess::ReadWrite };
         // SAFETY: the caller's promise; the tensor outlives the import, as its owner.
-        unsafe { self.import_host_from(elements, Some(Box::new(tensor))) }
+        unsafe { self.import_pages(elements, access, Some(Box::new(tensor))) }
     }
 }
 

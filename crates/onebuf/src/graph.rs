@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
 use onebuf_core::backend::{self, Launch, Node, Part, Work};
@@ -18,7 +19,11 @@ use crate::stream::{Checked, check_copy, check_fill};
 
 /// A node of a graph: what [`Graph::update`] is told to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeId(usize);
+pub struct NodeId {
+    /// The graph's number, which no other has.
+    graph: u64,
+    index: usize,
+}
 
 /// A graph that is being recorded. [`Device::graph`] makes it.
 ///
@@ -26,6 +31,7 @@ pub struct NodeId(usize);
 #[must_use = "a builder does nothing until `build`"]
 pub struct GraphBuilder {
     device: Device,
+    number: u64,
     nodes: Vec<Recorded>,
 }
 
@@ -33,6 +39,7 @@ pub struct GraphBuilder {
 /// alive.
 pub struct Graph {
     device: Device,
+    number: u64,
     nodes: Vec<Recorded>,
     /// The nodes that have work, in the backend's numbers, each with the earlier ones it must follow.
     edges: Vec<Vec<u32>>,
@@ -75,7 +82,9 @@ impl OwnedPart {
 
 impl GraphBuilder {
     pub(crate) fn new(device: &Device) -> GraphBuilder {
-        GraphBuilder { device: device.clone(), nodes: Vec::new() }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        GraphBuilder { device: device.clone(), number, nodes: Vec::new() }
     }
 
     /// Adds a launch; see [`Stream::launch`](crate::Stream::launch).
@@ -121,8 +130,9 @@ impl GraphBuilder {
     /// # Errors
     /// The driver's.
     pub fn build(self) -> Result<Graph> {
-        let GraphBuilder { device, nodes } = self;
-        let mut graph = Graph { device, nodes, edges: Vec::new(), memories: Memories::default(), raw: None };
+        let GraphBuilder { device, number, nodes } = self;
+        let memories = Memories::default();
+        let mut graph = Graph { device, number, nodes, edges: Vec::new(), memories, raw: None };
         graph.rebuild()?;
         Ok(graph)
     }
@@ -130,7 +140,7 @@ impl GraphBuilder {
     fn push(&mut self, action: Action, parts: SmallVec<[OwnedPart; 4]>, has_work: bool) -> NodeId {
         let number = has_work.then(|| self.nodes.iter().filter(|node| node.number.is_some()).count() as u32);
         self.nodes.push(Recorded { action, parts, number });
-        NodeId(self.nodes.len() - 1)
+        NodeId { graph: self.number, index: self.nodes.len() - 1 }
     }
 }
 
@@ -156,12 +166,15 @@ impl Graph {
     /// # Errors
     /// [`Error::InvalidArgument`] where the node is no launch of this graph, and those of a launch.
     pub fn update(&mut self, node: NodeId, args: &[Arg<'_>]) -> Result<()> {
-        let Some(recorded) = self.nodes.get_mut(node.0) else {
-            let (node, len) = (node.0, self.nodes.len());
-            return Err(Error::InvalidArgument(format!("node {node} is not one of the graph's {len}")));
+        let index = node.index;
+        let recorded = self.nodes.get_mut(index).filter(|_| node.graph == self.number);
+        let Some(recorded) = recorded else {
+            return Err(Error::InvalidArgument(format!(
+                "node {index} is of another graph; update it there, or record the launch in this one"
+            )));
         };
         let Action::Launch { kernel, immediates, .. } = &mut recorded.action else {
-            return Err(Error::InvalidArgument(format!("node {} is no launch", node.0)));
+            return Err(Error::InvalidArgument(format!("node {index} is no launch")));
         };
         let checked = Checked::new(&self.device, kernel, args)?;
         let parts = launch_parts(kernel, &checked);
@@ -174,7 +187,8 @@ impl Graph {
         let outcome = if self.memories.in_order(number, &recorded.parts, &self.edges) {
             let bindings: SmallVec<[Part<'_>; 8]> = recorded.parts.iter().map(OwnedPart::part).collect();
             match &self.raw {
-                Some(raw) => raw.update(number as usize, work(&recorded.action, &bindings)),
+                // SAFETY: the arguments were checked, and the edges keep the node in order with what it conflicts with.
+                Some(raw) => unsafe { raw.update(number as usize, work(&recorded.action, &bindings)) },
                 None => Ok(()),
             }
         } else {
@@ -182,7 +196,7 @@ impl Graph {
         };
         if outcome.is_err() {
             // The graph stays what it was.
-            let recorded = &mut self.nodes[node.0];
+            let recorded = &mut self.nodes[index];
             self.memories.remove(number, &recorded.parts);
             self.memories.add(number, &old_parts);
             recorded.parts = old_parts;
@@ -209,7 +223,8 @@ impl Graph {
                 busy.iter().map(|node| node.parts.iter().map(OwnedPart::part).collect()).collect();
             let works = busy.iter().zip(&bindings).map(|(node, bindings)| work(&node.action, bindings));
             let nodes: Vec<Node<'_>> = works.zip(&edges).map(|(work, after)| Node { work, after }).collect();
-            Some(self.device.shared.raw.create_graph(&nodes)?)
+            // SAFETY: every node was checked when it was recorded, and follows all earlier ones that it conflicts with.
+            Some(unsafe { self.device.shared.raw.create_graph(&nodes)? })
         };
         self.memories = memories;
         self.edges = edges;

@@ -16,7 +16,7 @@ use bytemuck::Pod;
 use onebuf_core::backend::{Part, Work};
 use onebuf_core::{Error, HostPath, Result, Ticket, Tickets};
 
-use crate::order;
+use crate::order::{self, Order};
 use crate::storage::{Readback, Route, State, Storage};
 
 /// The elements of a buffer, for the CPU to read. Made by [`Buffer::read`](crate::Buffer::read); keeps the buffer alive.
@@ -132,6 +132,9 @@ impl Hold {
         mode: Mode,
         patience: Patience,
     ) -> Result<Hold> {
+        if mode != Mode::Read {
+            storage.check_writable()?;
+        }
         let (claim, after) = Claim::take(storage, mode != Mode::Read, patience)?;
         let mut hold = Hold {
             claim,
@@ -181,8 +184,8 @@ impl Hold {
                     let staging = Storage::staging(&storage.device, kind, size)?;
                     let from = storage.part(offset, size);
                     let ticket = copy(&storage, from, staging.part(0, size), &self.after)?;
-                    self.claim.lock().record(&storage.device.shared, false, ticket);
-                    staging.state.lock().record(&storage.device.shared, true, ticket);
+                    self.claim.lock().record(&storage.device.shared, false, ticket, Order::ByHazards);
+                    staging.state.lock().record(&storage.device.shared, true, ticket, Order::ByHazards);
                     self.after = Tickets::from_iter([ticket]);
                     Readback { staging, ticket, offset, size }
                 }
@@ -214,8 +217,8 @@ impl Hold {
         staging.memory.flush(0, self.size)?;
         let (from, to) = (staging.part(0, self.size), storage.part(self.offset, self.size));
         let ticket = copy(storage, from, to, &self.after)?;
-        self.claim.lock().record(device, true, ticket);
-        staging.state.lock().record(device, false, ticket);
+        self.claim.lock().record(device, true, ticket, Order::ByHazards);
+        staging.state.lock().record(device, false, ticket, Order::ByHazards);
         Ok(())
     }
 
@@ -252,7 +255,9 @@ fn copy(storage: &Storage, from: Part<'_>, to: Part<'_>, after: &Tickets) -> Res
     let device = &storage.device;
     let stream = device.transfer_stream()?;
     let _running = order::may_run(&device.shared)?;
-    let ticket = stream.raw.submit(Work::Copy { from, to }, after.as_slice())?;
+    // SAFETY: both parts have the hold's size and lie in memory of this device; the staging memory is the hold's alone, the
+    // buffer was claimed in its hazards, and `after` is what conflicted then.
+    let ticket = unsafe { stream.raw.submit(Work::Copy { from, to }, after.as_slice())? };
     device.shared.copied_bytes.fetch_add(from.size_bytes, Ordering::Relaxed);
     Ok(ticket)
 }

@@ -8,13 +8,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use onebuf_core::backend::Memory;
+use onebuf_core::backend::{Memory, PageAccess};
 use onebuf_core::error::human_bytes;
 use onebuf_core::{CostClass, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic};
 use parking_lot::Mutex;
 
 use crate::buffer::Buffer;
 use crate::device::Device;
+use crate::pages;
 use crate::storage::{Origin, Storage, Wish};
 
 /// An owned array of whole pages, zero at first: what [`Device::adopt`] turns into a buffer without a copy.
@@ -229,7 +230,7 @@ impl Device {
         }
         // SAFETY: the pages are owned by the buffer's storage, which drops them after the memory and after the work on it;
         // until then nobody reaches them but through the buffer.
-        match unsafe { import(self, pointer, bytes) } {
+        match unsafe { import(self, pointer, bytes, PageAccess::ReadWrite) } {
             Ok(memory) => {
                 let origin = Origin::Pages(Some(Box::new(pages)));
                 Ok(Buffer::new(imported(self, memory, origin, user_bytes)))
@@ -243,23 +244,40 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the device cannot import host memory, or refuses these pages (drivers may refuse
-    /// files and memory shared between processes); [`Error::InvalidArgument`] saying what to round to.
+    /// files and memory shared between processes); [`Error::InvalidArgument`] saying what to round to, or that the program
+    /// may not write the pages.
     ///
     /// # Safety
-    /// Until the last handle to the buffer is dropped, which waits for work on it, the memory stays mapped and is read and
-    /// written only by work on the buffer and through the buffer's guards.
+    /// Until the last handle to the buffer is dropped, which waits for work on it, the memory stays mapped and writable, and
+    /// is read and written only by work on the buffer and through the buffer's guards.
     pub unsafe fn import_host<T: Pod>(&self, elements: *mut [T]) -> Result<Buffer<T>> {
         // SAFETY: the caller's promise.
-        unsafe { self.import_host_from(elements, None) }
+        unsafe { self.import_pages(elements, PageAccess::ReadWrite, None) }
     }
 
-    /// [`Device::import_host`], of memory that `owner` keeps, and that is dropped when no work uses it any more.
+    /// [`Device::import_host`] for memory that is only read: a file that is mapped, another library's constants. The
+    /// buffer refuses guards and work that would write it.
+    ///
+    /// # Errors
+    /// Those of [`Device::import_host`].
     ///
     /// # Safety
-    /// As for [`Device::import_host`], but the memory stays until `owner` is dropped.
-    pub(crate) unsafe fn import_host_from<T: Pod>(
+    /// Until the last handle to the buffer is dropped, which waits for work on it, the memory stays mapped, and nobody
+    /// writes it.
+    pub unsafe fn import_host_read_only<T: Pod>(&self, elements: *const [T]) -> Result<Buffer<T>> {
+        // SAFETY: the caller's promise; the pages are not written.
+        unsafe { self.import_pages(elements.cast_mut(), PageAccess::Read, None) }
+    }
+
+    /// Memory of the program that `owner` keeps, where there is one: it is dropped when no work uses the memory any more.
+    ///
+    /// # Safety
+    /// That of [`Device::import_host`], or of [`Device::import_host_read_only`] where `access` is to read; an `owner` keeps
+    /// the memory until it is dropped.
+    pub(crate) unsafe fn import_pages<T: Pod>(
         &self,
         elements: *mut [T],
+        access: PageAccess,
         owner: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<Buffer<T>> {
         let Some(pointer) = NonNull::new(elements.cast::<u8>()) else {
@@ -269,8 +287,9 @@ impl Device {
             return Err(Error::InvalidArgument("elements without bytes cannot be put in a buffer".into()));
         }
         let bytes = (elements.len() * size_of::<T>()) as u64;
+        pages::check(pointer.as_ptr().addr() as u64, bytes, access)?;
         // SAFETY: the caller's promise.
-        let memory = unsafe { import(self, pointer, bytes)? };
+        let memory = unsafe { import(self, pointer, bytes, access)? };
         Ok(Buffer::new(imported(self, memory, Origin::Pages(owner), bytes)))
     }
 }
@@ -278,8 +297,13 @@ impl Device {
 /// Checks the rules for imports and has the backend do it.
 ///
 /// # Safety
-/// As for [`Device::import_host`].
-unsafe fn import(device: &Device, pointer: NonNull<u8>, bytes: u64) -> Result<Arc<dyn Memory>> {
+/// As for [`Device::import_host`], or [`Device::import_host_read_only`].
+unsafe fn import(
+    device: &Device,
+    pointer: NonNull<u8>,
+    bytes: u64,
+    access: PageAccess,
+) -> Result<Arc<dyn Memory>> {
     let limits = &device.info().limits;
     let alignment = limits.host_import_alignment_bytes;
     if alignment == 0 {
@@ -308,7 +332,7 @@ unsafe fn import(device: &Device, pointer: NonNull<u8>, bytes: u64) -> Result<Ar
         limits.max_buffer_bytes.min(limits.max_allocation_bytes),
     )?;
     // SAFETY: the caller's promise; alignment and size have been checked.
-    let memory = unsafe { device.shared.raw.import_host(pointer, bytes)? };
+    let memory = unsafe { device.shared.raw.import_host(pointer, bytes, access)? };
     if memory.size_bytes() < bytes {
         let has = human_bytes(memory.size_bytes());
         let call = "Device::import_host";
@@ -319,10 +343,11 @@ unsafe fn import(device: &Device, pointer: NonNull<u8>, bytes: u64) -> Result<Ar
 
 fn imported(device: &Device, memory: Arc<dyn Memory>, origin: Origin, bytes: u64) -> Arc<Storage> {
     let profile = &device.shared.profile;
-    let wish = Wish { host: HostAccess::ReadWrite, ..Wish::default() };
+    let host = if memory.is_read_only() { HostAccess::Read } else { HostAccess::ReadWrite };
+    let wish = Wish { host, ..Wish::default() };
     let shares = profile.kind.shares_host_memory();
     let placement = Placement {
-        asked: Intent { size_bytes: bytes, host: HostAccess::ReadWrite, ..Intent::default() },
+        asked: Intent { size_bytes: bytes, host, ..Intent::default() },
         kind: "imported host memory".into(),
         path: HostPath::HostMemory,
         semantic: Some(Semantic::HostImport),

@@ -90,6 +90,9 @@ impl Device {
                 ));
             };
             self.check_same(&storage.device, || storage.describe())?;
+            if *writes {
+                storage.check_writable()?;
+            }
             order::add(&mut all, storage, *writes);
         }
         let ticket = order::submit(&self.shared, &mut all, Tickets::new(), Order::ByHazards, submit)?;

@@ -174,7 +174,8 @@ impl<'a> KernelBuilder<'a> {
             overrides: &self.overrides,
             bounds: self.bounds,
         };
-        let raw = self.device.shared.raw.compile(&request)?;
+        // SAFETY: native sources and `unchecked` came through unsafe functions, whose callers vouch for them.
+        let raw = unsafe { self.device.shared.raw.compile(&request)? };
         check_interface(raw.interface(), &info.limits, info.features)?;
         Ok(Kernel { device: self.device.clone(), raw })
     }

@@ -83,6 +83,7 @@ mod host;
 mod interop;
 mod kernel;
 mod order;
+mod pages;
 mod pool;
 mod registry;
 mod storage;

@@ -67,7 +67,7 @@ pub(crate) fn submit(
     }
     let ticket = submit(after.as_slice())?;
     for (used, state) in uses.iter().zip(&mut states) {
-        state.record(device, used.writes, ticket);
+        state.record(device, used.writes, ticket, order);
     }
     Ok(ticket)
 }

@@ -15,6 +15,7 @@ use onebuf_core::{
 use parking_lot::Mutex;
 
 use crate::device::{Device, Shared};
+use crate::order::Order;
 use crate::pool::{Free, PoolKey};
 
 /// What a buffer's users will do, without its size and without a heap allocation.
@@ -109,6 +110,8 @@ pub(crate) struct Storage {
     /// What counts as in use.
     held_bytes: u64,
     pub(crate) wish: Wish,
+    /// The bytes may not be written, by whomever.
+    pub(crate) read_only: bool,
     pub(crate) spot: Arc<Spot>,
     pub(crate) state: Mutex<State>,
     pub(crate) label: Option<Box<str>>,
@@ -152,11 +155,14 @@ pub(crate) enum Route {
 
 impl State {
     /// Remembers work on the buffer.
-    pub(crate) fn record(&mut self, device: &Shared, writes: bool, ticket: Ticket) {
+    pub(crate) fn record(&mut self, device: &Shared, writes: bool, ticket: Ticket, order: Order) {
         if writes {
             self.readback = None;
         }
-        self.hazards.after_device(writes, ticket);
+        match order {
+            Order::ByHazards => self.hazards.after_device(writes, ticket),
+            Order::ByHand => self.hazards.after_unordered(writes, ticket),
+        }
         if self.hazards.pending() > self.prune_at.max(16) {
             self.hazards.prune(|ticket| matches!(device.raw.is_done(ticket), Ok(true)));
             self.prune_at = 2 * self.hazards.pending();
@@ -284,6 +290,7 @@ impl Storage {
     ) -> Storage {
         Storage {
             device: device.clone(),
+            read_only: memory.is_read_only(),
             memory,
             origin,
             bytes,
@@ -332,6 +339,17 @@ impl Storage {
 
     pub(crate) fn part(&self, offset_bytes: u64, size_bytes: u64) -> Part<'_> {
         Part { memory: &self.memory, offset_bytes, size_bytes }
+    }
+
+    /// Refuses to write pages that may only be read: the CPU would die of it, and so may a driver.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        let what = self.describe();
+        Err(Error::InvalidArgument(format!(
+            "{what} lies on pages that were imported to be read only; copy it to another one to change it"
+        )))
     }
 
     /// The buffer, for messages.

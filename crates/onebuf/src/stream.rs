@@ -93,7 +93,7 @@ impl Stream {
     ///
     /// # Safety
     /// Work that uses the same buffers and that `after` does not lead back to may run at the same time. The caller sees
-    /// to it that this does no harm, and that nothing relies on the end of such work through the buffers.
+    /// to it that this does no harm. Later work, guards and the memory itself wait for this launch as for any other.
     pub unsafe fn launch_unordered(
         &self,
         kernel: &Kernel,
@@ -125,7 +125,9 @@ impl Stream {
             Launch { kernel: &kernel.raw, bindings: &bindings, immediates: checked.immediates, groups };
         let mut uses = checked.uses(kernel);
         order::submit(&self.device.shared, &mut uses, after, order, |after| {
-            self.inner.raw.submit(Work::Launch(launch), after)
+            // SAFETY: the arguments were checked, as were the groups, and what conflicts is in `after`, or the caller of an
+            // unsafe function sees to it.
+            unsafe { self.inner.raw.submit(Work::Launch(launch), after) }
         })
     }
 
@@ -181,7 +183,8 @@ impl Stream {
         let Some(raw) = graph.raw() else { return Ok(self.inner.raw.last()) };
         let mut uses = graph.uses();
         order::submit(&self.device.shared, &mut uses, self.inner.fence(), Order::ByHazards, |after| {
-            self.inner.raw.replay(raw, after)
+            // SAFETY: `after` has what conflicts with any of the graph's buffers.
+            unsafe { self.inner.raw.replay(raw, after) }
         })
     }
 
@@ -244,7 +247,8 @@ impl Stream {
 
     fn submit(&self, uses: &mut Uses<'_>, work: Work<'_>) -> Result<Ticket> {
         order::submit(&self.device.shared, uses, self.inner.fence(), Order::ByHazards, |after| {
-            self.inner.raw.submit(work, after)
+            // SAFETY: copies and fills come here checked, behind all that conflicts.
+            unsafe { self.inner.raw.submit(work, after) }
         })
     }
 }
@@ -284,6 +288,7 @@ impl<'a> Checked<'a> {
                         offset_bytes: span.offset,
                         size_bytes: span.bound_size(),
                         scalar: span.scalar,
+                        writable: !storage.read_only,
                     });
                     self.spans.push(span);
                 }
@@ -315,6 +320,7 @@ impl<'a> Checked<'a> {
 pub(crate) fn check_copy(device: &Device, from: &Span<'_>, to: &Span<'_>) -> Result<()> {
     device.check_same(&from.storage.device, || from.storage.describe())?;
     device.check_same(&to.storage.device, || to.storage.describe())?;
+    to.storage.check_writable()?;
     let (has, takes) = (from.size, to.size);
     if has != takes {
         return Err(Error::InvalidArgument(format!("{has} bytes are copied to a place of {takes}")));
@@ -334,6 +340,7 @@ pub(crate) fn check_copy(device: &Device, from: &Span<'_>, to: &Span<'_>) -> Res
 /// Checks a fill: the device, and whole words.
 pub(crate) fn check_fill(device: &Device, to: &Span<'_>) -> Result<()> {
     device.check_same(&to.storage.device, || to.storage.describe())?;
+    to.storage.check_writable()?;
     if to.offset.is_multiple_of(4) && to.bound_size().is_multiple_of(4) {
         return Ok(());
     }

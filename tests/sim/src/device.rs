@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onebuf_core::backend::{
-    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, Part, Stream,
+    Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, PageAccess, Part,
+    Stream,
 };
 use onebuf_core::profile::MemoryKind;
 use onebuf_core::report::SemanticFacts;
@@ -121,7 +122,12 @@ impl Device for SimDevice {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        access: PageAccess,
+    ) -> Result<Arc<dyn Memory>> {
         self.control().enter(Call::ImportHost)?;
         let alignment = self.info.limits.host_import_alignment_bytes;
         if alignment == 0 {
@@ -130,7 +136,7 @@ impl Device for SimDevice {
         self.watch.multiple("imported pointer", pointer.as_ptr().addr() as u64, alignment);
         self.watch.multiple("imported size", size_bytes, alignment);
         // SAFETY: the caller's promise is the same.
-        Ok(self.plain(unsafe { self.inner.import_host(pointer, size_bytes)? }))
+        Ok(self.plain(unsafe { self.inner.import_host(pointer, size_bytes, access)? }))
     }
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
@@ -138,9 +144,11 @@ impl Device for SimDevice {
         Ok(self.plain(self.inner.import(export)?))
     }
 
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
+    #[allow(unsafe_code)]
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
         self.control().enter(Call::Compile)?;
-        self.inner.compile(request)
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.compile(request) }
     }
 
     fn create_stream(&self) -> Result<Arc<dyn Stream>> {
@@ -148,7 +156,8 @@ impl Device for SimDevice {
         Ok(Arc::new(SimStream { inner: self.inner.create_stream()?, watch: self.watch.clone() }))
     }
 
-    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    #[allow(unsafe_code)]
+    unsafe fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
         self.control().enter(Call::CreateGraph)?;
         let mut parts: Vec<Vec<Part<'_>>> = Vec::new();
         for node in nodes {
@@ -160,7 +169,8 @@ impl Device for SimDevice {
             .zip(&parts)
             .map(|(node, parts)| Node { work: with_parts(&node.work, parts), after: node.after })
             .collect();
-        let inner = self.inner.create_graph(&nodes)?;
+        // SAFETY: the caller's promise is the same: the real memory has the simulated one's size.
+        let inner = unsafe { self.inner.create_graph(&nodes)? };
         Ok(Arc::new(SimGraph { inner, watch: self.watch.clone() }))
     }
 

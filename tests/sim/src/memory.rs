@@ -95,6 +95,10 @@ impl Memory for SimMemory {
         }
     }
 
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
     fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()> {
         self.control.enter(Call::Flush)?;
         self.check_range("a flush", offset_bytes, size_bytes);

@@ -44,21 +44,25 @@ impl Stream for SimStream {
         self.inner.id()
     }
 
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+    #[allow(unsafe_code)]
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         self.watch.control.enter(Call::Submit)?;
         self.watch.work(&work);
         let parts = real_parts(&parts_of(&work))?;
-        let ticket = self.inner.submit(with_parts(&work, &parts), after)?;
+        // SAFETY: the caller's promise is the same: the real memory has the simulated one's size.
+        let ticket = unsafe { self.inner.submit(with_parts(&work, &parts), after)? };
         self.watch.control.submitted(ticket);
         Ok(ticket)
     }
 
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+    #[allow(unsafe_code)]
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         self.watch.control.enter(Call::Replay)?;
         let graph: Option<&SimGraph> = graph.as_any().downcast_ref();
         let graph =
             graph.ok_or_else(|| Error::InvalidArgument("the graph is not one of this simulation".into()))?;
-        let ticket = self.inner.replay(&graph.inner, after)?;
+        // SAFETY: the caller's promise is the same.
+        let ticket = unsafe { self.inner.replay(&graph.inner, after)? };
         self.watch.control.submitted(ticket);
         Ok(ticket)
     }
@@ -91,11 +95,13 @@ impl Graph for SimGraph {
         self.inner.len()
     }
 
-    fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
+    #[allow(unsafe_code)]
+    unsafe fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
         self.watch.control.enter(Call::UpdateGraph)?;
         self.watch.work(&work);
         let parts = real_parts(&parts_of(&work))?;
-        self.inner.update(node, with_parts(&work, &parts))
+        // SAFETY: as for a submission.
+        unsafe { self.inner.update(node, with_parts(&work, &parts)) }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -110,6 +110,72 @@ fn pages_are_used_in_place_and_nothing_around_them() {
     });
 }
 
+/// Pages that the program may not write, of a file that is mapped.
+struct MappedFile {
+    pages: *mut std::ffi::c_void,
+    words: usize,
+}
+
+impl MappedFile {
+    fn new(words: usize) -> MappedFile {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let contents: Vec<u8> = (0..words as u32).flat_map(u32::to_ne_bytes).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &contents).unwrap();
+        // SAFETY: a new mapping of a file that nobody else has.
+        let pages =
+            unsafe { mmap(std::ptr::null_mut(), 4 * words, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) };
+        MappedFile { pages: pages.unwrap(), words }
+    }
+
+    fn words(&self) -> *const [u32] {
+        std::ptr::slice_from_raw_parts(self.pages.cast(), self.words)
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size, and no buffer is left.
+        unsafe { rustix::mm::munmap(self.pages, 4 * self.words) }.unwrap();
+    }
+}
+
+#[test]
+fn a_mapped_file_is_read_in_place_and_never_written() {
+    lab::on(&[Variant::Real], |subject| {
+        let Some(step) = alignment(subject) else { return };
+        let file = MappedFile::new(step);
+        // SAFETY: refused.
+        let refused = unsafe { subject.device.import_host(file.words().cast_mut()) };
+        assert!(
+            matches!(&refused, Err(Error::InvalidArgument(why)) if why.contains("import_host_read_only"))
+        );
+        // SAFETY: the mapping outlives the buffer, and nobody writes the file.
+        let file_buffer: Buffer<u32> = match unsafe { subject.device.import_host_read_only(file.words()) } {
+            Ok(buffer) => buffer,
+            Err(Error::Unsupported { .. }) => return subject.skip("it imports no pages of files"),
+            Err(error) => panic!("{error}"),
+        };
+        let double = subject.kernel(
+            "@group(0) @binding(0) var<storage> source: array<u32>;
+             @group(0) @binding(1) var<storage, read_write> to: array<u32>;
+             @compute @workgroup_size(64) fn double(@builtin(global_invocation_id) id: vec3<u32>) {
+                 to[id.x] = source[id.x] * 2u;
+             }",
+        );
+        let out = subject.buffer(&vec![7u32; file.words]);
+        // A write that is let through ends this program: by the CPU here, by the device in the driver's thread.
+        assert!(file_buffer.write().is_err() && file_buffer.try_write().is_err());
+        assert!(matches!(subject.stream().fill(&file_buffer, 1), Err(Error::InvalidArgument(_))));
+        assert!(matches!(subject.stream().copy(&out, &file_buffer), Err(Error::InvalidArgument(_))));
+        let written = subject.stream().launch(&double, [1, 1, 1], args![out, file_buffer]);
+        assert!(matches!(written, Err(Error::BindingMismatch { .. })), "{written:?}");
+        subject.run(&double, [file.words as u32 / 64, 1, 1], args![file_buffer, out]);
+        assert!(out.read().unwrap().iter().enumerate().all(|(i, &word)| word == 2 * i as u32));
+        assert!(file_buffer.read().unwrap().iter().enumerate().all(|(i, &word)| word == i as u32));
+    });
+}
+
 #[test]
 fn misaligned_memory_is_refused_with_what_to_do() {
     lab::on(&[Variant::Real, Variant::Tight], |subject| {

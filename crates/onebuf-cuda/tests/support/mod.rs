@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use onebuf_core::backend::{
-    Allocation, Backend, Bounds, Device, Kernel, KernelRequest, KernelSource, Memory, Part, Work,
+    Allocation, Backend, Bounds, Device, Graph, Kernel, KernelRequest, KernelSource, Memory, Node, Part,
+    Stream, Work,
 };
-use onebuf_core::{HostAccess, Intent, Override, Ticket, placement};
+use onebuf_core::{HostAccess, Intent, Override, Result, Ticket, placement};
 use onebuf_cuda::{Cuda, CudaOptions};
 
 pub(crate) const SAXPY: &str = "
@@ -86,7 +87,7 @@ pub(crate) fn read<T: bytemuck::AnyBitPattern>(device: &dyn Device, memory: &Arc
     let copy = mapped(device, memory.size_bytes());
     let stream = device.create_stream().unwrap();
     let work = Work::Copy { from: whole(memory), to: whole(&copy) };
-    wait(device, stream.submit(work, &[]).unwrap());
+    wait(device, stream.run(work, &[]).unwrap());
     slice::<T>(&copy).to_vec()
 }
 
@@ -103,10 +104,43 @@ pub(crate) fn compile(
     source: KernelSource<'_>,
     overrides: &[Override],
     bounds: Bounds,
-) -> onebuf_core::Result<Arc<dyn Kernel>> {
-    device.compile(&KernelRequest { sources: &[source], entry: None, overrides, bounds })
+) -> Result<Arc<dyn Kernel>> {
+    let request = KernelRequest { sources: &[source], entry: None, overrides, bounds };
+    // SAFETY: the native sources of the tests fit the interfaces that are given with them.
+    unsafe { device.compile(&request) }
 }
 
 pub(crate) fn wait(device: &dyn Device, ticket: Ticket) {
     device.wait(&[ticket], Some(Duration::from_secs(20))).unwrap();
+}
+
+/// The contract's unsafe functions. What the tests hand over is sound: parts lie within their memory, launches fit their
+/// kernels, and tickets or waits keep conflicting work and the CPU apart.
+pub(crate) trait Sound {
+    fn run(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket>;
+    fn run_graph(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket>;
+}
+
+impl Sound for dyn Stream {
+    fn run(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+        // SAFETY: see the trait.
+        unsafe { self.submit(work, after) }
+    }
+
+    fn run_graph(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+        // SAFETY: see the trait.
+        unsafe { self.replay(graph, after) }
+    }
+}
+
+/// A graph of sound nodes.
+pub(crate) fn build_graph(device: &dyn Device, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    // SAFETY: see `Sound`.
+    unsafe { device.create_graph(nodes) }
+}
+
+/// Sound work in the place of a node's.
+pub(crate) fn update(graph: &Arc<dyn Graph>, node: usize, work: Work<'_>) -> Result<()> {
+    // SAFETY: see `Sound`.
+    unsafe { graph.update(node, work) }
 }

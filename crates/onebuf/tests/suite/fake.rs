@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use onebuf::core::backend::{
     Allocation, Backend, Device, Event, Graph, Kernel, KernelRequest, KernelSource, Memory, MemoryStats,
-    Node, Part, Stream, Work,
+    Node, PageAccess, Part, Stream, Work,
 };
 use onebuf::core::profile::{Heap, MemoryKind};
 use onebuf::core::report::SemanticFacts;
@@ -396,6 +396,7 @@ struct FakeMemory {
     size: usize,
     heap: Option<usize>,
     visible: bool,
+    read_only: bool,
     core: Arc<Core>,
 }
 
@@ -426,6 +427,10 @@ impl Memory for FakeMemory {
 
     fn host_pointer(&self) -> Option<NonNull<u8>> {
         self.visible.then_some(self.pointer)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     fn flush(&self, offset_bytes: u64, size_bytes: u64) -> Result<()> {
@@ -470,11 +475,11 @@ impl Stream for FakeStream {
         self.id
     }
 
-    fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn submit(&self, work: Work<'_>, after: &[Ticket]) -> Result<Ticket> {
         self.core.submit(self.id, vec![own(&work)], after)
     }
 
-    fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
+    unsafe fn replay(&self, graph: &Arc<dyn Graph>, after: &[Ticket]) -> Result<Ticket> {
         let graph: &FakeGraph = graph.as_any().downcast_ref().unwrap();
         let work = graph.shuffled(self.core.queue.lock().next());
         let mut last = graph.last.lock();
@@ -552,7 +557,7 @@ impl Graph for FakeGraph {
         self.nodes.lock().len()
     }
 
-    fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
+    unsafe fn update(&self, node: usize, work: Work<'_>) -> Result<()> {
         self.nodes.lock()[node].0 = own(&work);
         Ok(())
     }
@@ -656,16 +661,28 @@ impl Device for FakeDevice {
         self.core.live_memories.fetch_add(1, Ordering::Relaxed);
         self.core.allocations.fetch_add(1, Ordering::Relaxed);
         let visible = kind.host_visible && request.mapped;
-        Ok(Arc::new(FakeMemory { pointer, size, heap: Some(kind.heap), visible, core: self.core.clone() }))
+        Ok(Arc::new(FakeMemory {
+            pointer,
+            size,
+            heap: Some(kind.heap),
+            visible,
+            read_only: false,
+            core: self.core.clone(),
+        }))
     }
 
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        access: PageAccess,
+    ) -> Result<Arc<dyn Memory>> {
         self.core.live_memories.fetch_add(1, Ordering::Relaxed);
-        let core = self.core.clone();
-        Ok(Arc::new(FakeMemory { pointer, size: size_bytes as usize, heap: None, visible: true, core }))
+        let (size, core, read_only) = (size_bytes as usize, self.core.clone(), access == PageAccess::Read);
+        Ok(Arc::new(FakeMemory { pointer, size, heap: None, visible: true, read_only, core }))
     }
 
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
         match request.sources.first() {
             Some(KernelSource::Wgsl(source)) => {
                 let mut interface = interface(source)?;
@@ -690,7 +707,7 @@ impl Device for FakeDevice {
         Ok(Arc::new(FakeStream { id: StreamId::next(), core: self.core.clone() }))
     }
 
-    fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    unsafe fn create_graph(&self, nodes: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
         let nodes = nodes.iter().enumerate().map(|(position, node)| {
             assert!(node.after.iter().all(|&before| (before as usize) < position));
             (own(&node.work), node.after.to_vec())

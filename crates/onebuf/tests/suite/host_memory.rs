@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use onebuf::{Error, HostPath, Limits, PageVec, Semantic, args};
+use onebuf::{Arg, Error, HostAccess, HostPath, Limits, PageVec, Result, Semantic, args};
 
 use crate::fake::{Options, limits, mix};
 use crate::uma;
@@ -86,6 +86,76 @@ fn refused_pages_come_back() {
     let (device, _) = Options { limits: none, ..Options::uma() }.open();
     let refused = device.adopt(device.page_vec::<u32>(100).unwrap()).map_err(Error::from);
     assert!(matches!(refused, Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn pages_to_be_read_are_never_written() {
+    let (device, _) = uma();
+    let pages = ReadOnly::new();
+    // SAFETY: the pages outlive the buffers, and nobody writes them.
+    let refused = unsafe { device.import_host::<u32>(pages.words().cast_mut()) }.unwrap_err().to_string();
+    assert!(refused.contains("may not write") && refused.contains("import_host_read_only"), "{refused}");
+    // SAFETY: as above.
+    let buffer = unsafe { device.import_host_read_only::<u32>(pages.words()) }.unwrap();
+    assert_eq!(buffer.placement().asked.host, HostAccess::Read);
+    assert_eq!(buffer.read().unwrap()[..], [0; 1024]);
+    // Everything that would write them, by the CPU or the device, now or when it is replayed.
+    let says = |result: Result<()>| {
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains("read only") || message.contains("only be read"), "{message}");
+    };
+    let other = device.buffer::<u32>(1024).host(HostAccess::ReadWrite).init(&[5; 1024]).unwrap();
+    let stream = device.stream().unwrap();
+    let (copies, mixes) = (device.kernel("r w").unwrap(), device.kernel("rw").unwrap());
+    let (copies, mixes) = (copies.build().unwrap(), mixes.build().unwrap());
+    says(buffer.write().map(drop));
+    says(buffer.try_write().map(drop));
+    says(buffer.copy_from_slice(&[1; 1024]));
+    says(buffer.cast::<u8>().unwrap().slice(4..8).unwrap().write().map(drop));
+    says(stream.fill(&buffer, 1).map(drop));
+    says(stream.copy(&other, &buffer).map(drop));
+    says(stream.launch(&copies, [1; 3], args![&other, &buffer]).map(drop));
+    says(stream.launch(&mixes, [1; 3], args![&buffer]).map(drop));
+    let mut graph = device.graph();
+    says(graph.fill(&buffer, 1).map(drop));
+    says(graph.copy(&other, &buffer).map(drop));
+    says(graph.launch(&copies, [1; 3], args![&other, &buffer]).map(drop));
+    let node = graph.launch(&copies, [1; 3], args![&buffer, &other]).unwrap();
+    let mut graph = graph.build().unwrap();
+    says(graph.update(node, args![&other, &buffer]));
+    // SAFETY: it is refused before the closure runs.
+    says(
+        unsafe { device.order_external(&[(Arg::buffer(&buffer), true)], |_| panic!("not reached")) }
+            .map(drop),
+    );
+    // They are read as any others.
+    stream.replay(&graph).unwrap();
+    assert_eq!(other.read().unwrap()[7], mix([1; 3], &[], &[0], 1));
+    stream.copy(&buffer, &other).unwrap();
+    assert_eq!(other.read().unwrap()[..], [0; 1024]);
+}
+
+/// A page of zeros that the program may not write.
+struct ReadOnly(*mut std::ffi::c_void);
+
+impl ReadOnly {
+    fn new() -> ReadOnly {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: a new mapping.
+        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) };
+        ReadOnly(page.unwrap())
+    }
+
+    fn words(&self) -> *const [u32] {
+        std::ptr::slice_from_raw_parts(self.0.cast(), 1024)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size, and no buffer is left.
+        unsafe { rustix::mm::munmap(self.0, 4096) }.unwrap();
+    }
 }
 
 #[test]

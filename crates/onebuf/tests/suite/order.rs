@@ -224,6 +224,34 @@ fn events_give_times() {
 }
 
 #[test]
+fn unordered_launches_are_waited_for_like_any_other() {
+    let (device, fake) = uma();
+    let a = device.buffer::<u32>(64).host(HostAccess::ReadWrite).build().unwrap();
+    let write = device.kernel("rw").unwrap().build().unwrap();
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    // SAFETY: the fake device runs one piece of work at a time.
+    let launch = |i: usize| unsafe { streams[i].launch_unordered(&write, [1; 3], args![&a], &[]) }.unwrap();
+    let (ordered, one, two) = (streams[0].fill(&a, 1).unwrap(), launch(1), launch(2));
+    // A guard may not show the bytes while any of them runs, nor may work begin that expects to come after them.
+    drop(a.read().unwrap());
+    assert_eq!(*fake.core.waited_for.lock(), [ordered, one, two]);
+    let (one, two) = (launch(1), launch(2));
+    streams[0].launch(&write, [1; 3], args![&a]).unwrap();
+    assert!(after(&fake).contains(&one) && after(&fake).contains(&two), "{:?}", after(&fake));
+    // Whoever gets the memory next waits for them.
+    let gone = device.buffer::<u32>(64).build().unwrap();
+    streams[0].fill(&gone, 1).unwrap();
+    // SAFETY: as above.
+    let late = unsafe { streams[1].launch_unordered(&write, [1; 3], args![&gone], &[]) }.unwrap();
+    // SAFETY: as above.
+    let later = unsafe { streams[2].launch_unordered(&write, [1; 3], args![&gone], &[]) }.unwrap();
+    drop(gone);
+    let next = device.buffer::<u32>(64).build().unwrap();
+    streams[0].fill(&next, 2).unwrap();
+    assert!(after(&fake).contains(&late) && after(&fake).contains(&later), "{:?}", after(&fake));
+}
+
+#[test]
 fn external_work_is_ordered_like_any_other() {
     let (device, fake) = uma();
     let a = device.buffer::<u32>(64).host(HostAccess::ReadWrite).build().unwrap();

@@ -156,7 +156,8 @@ fn the_simulation_shows_what_it_is_for() {
     let stream = device.create_stream().unwrap();
     let fill = |word| {
         let to = Part { memory: &memory, offset_bytes: 0, size_bytes: 256 };
-        let ticket = stream.submit(Work::Fill { to, word }, &[]).unwrap();
+        // SAFETY: whole words within the memory, whose last work has been waited for.
+        let ticket = unsafe { stream.submit(Work::Fill { to, word }, &[]) }.unwrap();
         device.wait(&[ticket], None).unwrap();
     };
     // SAFETY: the index is within the 64 words, and all device work has been waited for.

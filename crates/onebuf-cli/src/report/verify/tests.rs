@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onebuf::core::backend::{
     self, Allocation, Backend, Event, Graph, KernelRequest, KernelSource, Launch, Memory, MemoryStats, Node,
-    Part, Work,
+    PageAccess, Part, Work,
 };
 use onebuf::core::profile::{Heap, MemoryKind};
 use onebuf::{
@@ -110,12 +110,18 @@ impl backend::Device for Habitual {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn import_host(&self, pointer: NonNull<u8>, size_bytes: u64) -> Result<Arc<dyn Memory>> {
+    unsafe fn import_host(
+        &self,
+        pointer: NonNull<u8>,
+        size_bytes: u64,
+        _: PageAccess,
+    ) -> Result<Arc<dyn Memory>> {
         let address = pointer.as_ptr().expose_provenance();
         Ok(Arc::new(Bytes { address, size_bytes, _own: Vec::new() }))
     }
 
-    fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn backend::Kernel>> {
+    #[allow(unsafe_code)]
+    unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn backend::Kernel>> {
         let [KernelSource::Wgsl(source)] = request.sources else {
             return Err(Error::unsupported("this source", "WGSL alone"));
         };
@@ -129,7 +135,8 @@ impl backend::Device for Habitual {
         Ok(Arc::new(AtOnce { id: StreamId::next(), last: AtomicU64::new(0), habit: self.habit }))
     }
 
-    fn create_graph(&self, _: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
+    #[allow(unsafe_code)]
+    unsafe fn create_graph(&self, _: &[Node<'_>]) -> Result<Arc<dyn Graph>> {
         Err(Error::unsupported("a graph", "no test has one"))
     }
 
@@ -227,7 +234,8 @@ impl backend::Stream for AtOnce {
         self.id
     }
 
-    fn submit(&self, work: Work<'_>, _: &[Ticket]) -> Result<Ticket> {
+    #[allow(unsafe_code)]
+    unsafe fn submit(&self, work: Work<'_>, _: &[Ticket]) -> Result<Ticket> {
         if let Work::Launch(Launch { bindings: [part], immediates, .. }) = work
             && let Ok([count, salt]) = bytemuck::try_pod_read_unaligned::<[u32; 2]>(immediates)
         {
@@ -236,7 +244,8 @@ impl backend::Stream for AtOnce {
         Ok(Ticket { stream: self.id, value: self.last.fetch_add(1, Ordering::Relaxed) + 1 })
     }
 
-    fn replay(&self, _: &Arc<dyn Graph>, _: &[Ticket]) -> Result<Ticket> {
+    #[allow(unsafe_code)]
+    unsafe fn replay(&self, _: &Arc<dyn Graph>, _: &[Ticket]) -> Result<Ticket> {
         Err(Error::unsupported("a graph", "no test has one"))
     }
 
