@@ -58,6 +58,13 @@ fn check_memfd(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Whether a descriptor is a file whose size is not sealed.
+pub(crate) fn may_shrink(fd: BorrowedFd<'_>) -> bool {
+    let is_file = rustix::fs::fstat(fd)
+        .map_or(true, |stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    is_file && !rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

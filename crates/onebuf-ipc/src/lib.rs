@@ -7,14 +7,19 @@
 //! |---|---|
 //! | [`share`] | a share: a descriptor and its description, held against each other |
 //! | [`memfd`] | the memfd route: pages of the CPU's memory that each holder maps and imports |
+//! | [`channel`] | two processes that talk: descriptors and messages over a Unix socket |
+//! | [`wire`] | what they say, byte for byte |
 
 #![deny(unsafe_code)]
 
+pub mod channel;
 mod fd;
 mod map;
 pub mod memfd;
 pub mod share;
+pub mod wire;
 
+pub use channel::{Channel, Listener, Peer, Peers};
 pub use map::Mapping;
 pub use memfd::Memfd;
 pub use share::{BootId, Description, ObjectId, ObjectKey, SharedBuffer};

@@ -23,21 +23,44 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file. The caller has checked that it has them and cannot lose them.
-    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping> {
+    /// Maps the first `bytes` of a file at a multiple of `alignment_bytes`, a power of two. The caller has checked that the
+    /// file has them and cannot lose them.
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: u64, alignment_bytes: u64) -> Result<Mapping> {
         let full = || Error::OutOfMemory { asked_bytes: bytes, free_bytes: None, never_fits: false };
-        let len = usize::try_from(bytes).map_err(|_| full())?;
-        // SAFETY: the kernel picks the address, so nothing of this process is replaced.
-        let mapped = unsafe {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)
-        };
-        let start = mapped.map_err(|error| match error {
+        let failed = |error: Errno| match error {
             Errno::NOMEM => full(),
             other => Error::os("mmap of a share", &other.into()),
-        })?;
-        let start = NonNull::new(start.cast::<u8>()).ok_or_else(full)?;
-        Ok(Mapping { start, bytes: len })
+        };
+        let page = rustix::param::page_size();
+        let len = usize::try_from(bytes).ok().and_then(|len| len.checked_next_multiple_of(page));
+        let alignment = usize::try_from(alignment_bytes).ok().filter(|n| n.is_power_of_two());
+        let (Some(len), Some(alignment)) = (len, alignment) else { return Err(full()) };
+        // Address space in which an aligned range of this length must lie; it is this value's from here on.
+        let slack = if alignment > page { alignment } else { 0 };
+        let span = len.checked_add(slack).ok_or_else(full)?;
+        // SAFETY: the kernel picks the address, so nothing of this process is replaced.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), span, ProtFlags::empty(), MapFlags::PRIVATE)
+        };
+        let start = NonNull::new(start.map_err(failed)?.cast::<u8>()).ok_or_else(full)?;
+        let reserved = Mapping { start, bytes: span };
+        let skip = start.as_ptr().addr().next_multiple_of(alignment.max(page)) - start.as_ptr().addr();
+        // SAFETY: what is skipped is at most the slack, so the range lies within the reserved one, which nobody uses: it is
+        // replaced by the file's pages. What is left of the reserved range on both sides is given back.
+        unsafe {
+            let begin = reserved.start.add(skip);
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            rustix::mm::mmap(begin.as_ptr().cast(), len, access, flags, fd, 0).map_err(failed)?;
+            std::mem::forget(reserved);
+            let end = begin.add(len);
+            for (part, bytes) in [(start, skip), (end, slack - skip)] {
+                if bytes > 0 {
+                    let _ = rustix::mm::munmap(part.as_ptr().cast::<c_void>(), bytes);
+                }
+            }
+            Ok(Mapping { start: begin, bytes: len })
+        }
     }
 
     /// Where it begins.
@@ -55,5 +78,23 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped here, and what borrowed from it is gone.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Memfd, memfd::map_export};
+
+    #[test]
+    fn mappings_begin_where_devices_want_them() {
+        for granule in [4096u64, 1 << 16, 1 << 21] {
+            let memfd = Memfd::create(10, granule).unwrap();
+            let export = memfd.export(10).unwrap();
+            for mapping in [memfd.map().unwrap(), map_export(&export, granule).unwrap()] {
+                assert_eq!((mapping.pointer().addr().get() as u64 % granule, mapping.bytes()), (0, granule));
+            }
+        }
+        let export = Memfd::create(10, 4096).unwrap().export(10).unwrap();
+        assert!(map_export(&export, 3000).is_err() && map_export(&export, 1 << 63).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The memfd route: memory of the CPU as a sealed anonymous file that each holder maps, and each device imports.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use onebuf_core::backend::Export;
 use onebuf_core::{Error, HandleKind, Result};
@@ -19,12 +19,12 @@ pub struct Memfd {
 
 impl Memfd {
     /// A file of at least `bytes`, in whole granules; `granule_bytes` is what devices want imported memory to be a multiple
-    /// of, and at least a page. Its pages are taken now, so that using them later cannot fail.
+    /// of (a power of two), and at least a page. Its pages are taken now, so that using them later cannot fail.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Os`] where no descriptor is left, or the system has no memfd.
     pub fn create(bytes: u64, granule_bytes: u64) -> Result<Memfd> {
-        let granule_bytes = granule_bytes.max(rustix::param::page_size() as u64);
+        let granule_bytes = granule_bytes.max(rustix::param::page_size() as u64).next_power_of_two();
         let full = |never_fits| Error::OutOfMemory { asked_bytes: bytes, free_bytes: None, never_fits };
         let whole =
             bytes.max(1).checked_next_multiple_of(granule_bytes).filter(|&n| i64::try_from(n).is_ok());
@@ -52,7 +52,7 @@ impl Memfd {
     /// # Errors
     /// [`Error::OutOfMemory`] where the address space is full.
     pub fn map(&self) -> Result<Mapping> {
-        Mapping::new(self.fd.as_fd(), self.bytes)
+        Mapping::new(self.fd.as_fd(), self.bytes, self.granule_bytes)
     }
 
     /// What others open it by. The buffer in it has `size_bytes`, and begins at byte 0.
@@ -75,15 +75,12 @@ impl Memfd {
     }
 }
 
-/// Pages of a share that came by the memfd route, in this process.
+/// Pages of a share that came by the memfd route, in this process, at a multiple of `alignment_bytes`, a power of two.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] where it is no memfd of that size whose size is sealed; [`Error::OutOfMemory`].
-pub fn map_export(export: &Export) -> Result<Mapping> {
-    map_checked(export.fd.as_fd(), export.allocation_bytes)
-}
-
-pub(crate) fn map_checked(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping> {
+pub fn map_export(export: &Export, alignment_bytes: u64) -> Result<Mapping> {
+    let (fd, bytes) = (export.fd.as_fd(), export.allocation_bytes);
     crate::fd::check(fd, HandleKind::Memfd, bytes)?;
-    Mapping::new(fd, bytes)
+    Mapping::new(fd, bytes, alignment_bytes)
 }

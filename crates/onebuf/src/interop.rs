@@ -39,7 +39,8 @@ impl Device {
         let (kind, way) = (export.kind, export.handle);
         let wish = Wish { host: HostAccess::ReadWrite, process: true, ..Wish::default() };
         if way == HandleKind::Memfd {
-            let pages = onebuf_ipc::memfd::map_export(&export)?;
+            let alignment = self.info().limits.host_import_alignment_bytes.max(1);
+            let pages = onebuf_ipc::memfd::map_export(&export, alignment)?;
             return crate::share::on_pages(self, pages, bytes, wish, None, Vec::new());
         }
         if kind >= profile.memory.len() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use bytemuck::Pod;
 use onebuf_core::backend::Export;
 use onebuf_core::placement::Rejected;
-use onebuf_core::{Error, HandleKind, Placement, Result, Semantic};
+use onebuf_core::{Error, HandleKind, Placement, Result, Semantic, Strength};
 use onebuf_ipc::{Mapping, Memfd, ObjectKey, SharedBuffer};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -175,11 +175,11 @@ pub(crate) fn by_memfd(
     rejected: Vec<Rejected>,
 ) -> Result<Arc<Storage>> {
     let granule = device.info().limits.host_import_alignment_bytes;
-    let other_semantic = wish.semantic.filter(|(s, _)| !matches!(s, Semantic::Process | Semantic::Api));
+    let missing = wish.semantic.filter(|(semantic, _)| !HAS.contains(semantic));
     let out = if !wish.ways.contains(HandleKind::Memfd) {
         Some(format!("only {} is allowed", wish.ways))
-    } else if let Some((semantic, _)) = other_semantic {
-        Some(format!("{semantic} is wanted, and this is host-import"))
+    } else if let Some((semantic, Strength::Require)) = missing {
+        Some(format!("{semantic} is required, and this is host-import"))
     } else if granule == 0 {
         Some("the driver imports no memory of the CPU".into())
     } else {
@@ -210,6 +210,9 @@ pub(crate) fn by_memfd(
 /// The memory of the memfd route, in placements.
 const MEMFD: &str = "memfd";
 
+/// What that memory has of what may be asked for by name.
+const HAS: [Semantic; 3] = [Semantic::Process, Semantic::Api, Semantic::HostImport];
+
 /// A storage on the pages of a memfd, which it keeps mapped.
 pub(crate) fn on_pages(
     device: &Device,
@@ -226,6 +229,10 @@ pub(crate) fn on_pages(
         exportable: true,
         way: Some(HandleKind::Memfd),
         lost,
+        fell_back_from: wish
+            .semantic
+            .map(|(semantic, _)| semantic)
+            .filter(|semantic| !HAS.contains(semantic)),
         ..host::placement(device, wish.intent(bytes), MEMFD)
     };
     let origin = Origin::Pages(Some(Box::new(pages)));
