@@ -415,6 +415,7 @@ pub(crate) fn unexpected(wanted: &str, message: &Message) -> Error {
         Message::Hello { .. } => "a hello",
         Message::Refuse { .. } => "a refusal",
         Message::Share { .. } => "a share",
+        Message::Ring { .. } => "a ring",
         Message::Note { .. } => "a note",
     };
     Error::Protocol(format!("{came} in place of {wanted}"))

@@ -8,18 +8,23 @@
 //! | [`share`] | a share: a descriptor and its description, held against each other |
 //! | [`memfd`] | the memfd route: pages of the CPU's memory that each holder maps and imports |
 //! | [`channel`] | two processes that talk: descriptors and messages over a Unix socket |
+//! | [`counters`] | order across processes: counters in shared memory, waited for with a futex |
+//! | [`ring`] | slots between a producer and a consumer, with back-pressure |
 //! | [`wire`] | what they say, byte for byte |
 
 #![deny(unsafe_code)]
 
 pub mod channel;
+pub mod counters;
 mod fd;
 mod map;
 pub mod memfd;
+pub mod ring;
 pub mod share;
 pub mod wire;
 
 pub use channel::{Channel, Listener, Peer, Peers};
+pub use counters::Counters;
 pub use map::Mapping;
 pub use memfd::Memfd;
 pub use share::{BootId, Description, ObjectId, ObjectKey, SharedBuffer};

@@ -1,10 +1,11 @@
-//! The one place of this crate with unsafe code: files mapped into memory.
+//! The one place of this crate with unsafe code: files mapped into memory, and counters in them.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use onebuf_core::{Error, Result};
 use rustix::io::Errno;
@@ -72,6 +73,29 @@ impl Mapping {
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
+    /// The 64-bit counter at a byte that is a multiple of 8.
+    pub(crate) fn counter(&self, at: usize) -> Option<&AtomicU64> {
+        let place = self.place::<AtomicU64>(at)?;
+        // SAFETY: it lies within the mapping and is aligned; the file cannot shrink; an integer of any value is one, and
+        // whoever else has the page cannot make this process do more than read a wrong number.
+        Some(unsafe { place.as_ref() })
+    }
+
+    /// The 32-bit word at a byte that is a multiple of 4: what a futex waits for.
+    pub(crate) fn word(&self, at: usize) -> Option<&AtomicU32> {
+        let place = self.place::<AtomicU32>(at)?;
+        // SAFETY: as in `counter`.
+        Some(unsafe { place.as_ref() })
+    }
+
+    fn place<T>(&self, at: usize) -> Option<NonNull<T>> {
+        let inside = at.checked_add(size_of::<T>()).is_some_and(|end| end <= self.bytes);
+        if !inside || !at.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: the offset is within the mapping.
+        Some(unsafe { self.start.add(at) }.cast())
+    }
 }
 
 impl Drop for Mapping {
@@ -83,7 +107,23 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use crate::{Memfd, memfd::map_export};
+
+    #[test]
+    fn two_mappings_are_one_memory() {
+        let memfd = Memfd::create(4096, 4096).unwrap();
+        let (one, two) = (memfd.map().unwrap(), memfd.map().unwrap());
+        assert_ne!(one.pointer(), two.pointer());
+        one.counter(16).unwrap().store(42, Ordering::Relaxed);
+        assert_eq!(two.counter(16).unwrap().load(Ordering::Relaxed), 42);
+        drop(one);
+        assert_eq!(two.word(16).unwrap().load(Ordering::Relaxed), 42);
+        for at in [1, 4, 4090, 4096, usize::MAX - 7] {
+            assert!(two.counter(at).is_none(), "{at}");
+        }
+    }
 
     #[test]
     fn mappings_begin_where_devices_want_them() {

@@ -55,6 +55,11 @@ pub enum Message {
         /// What the descriptor is said to be.
         description: Description,
     },
+    /// A ring's page of counters; its descriptor comes with it. A share for each slot follows.
+    Ring {
+        /// How many slots it has.
+        slots: u32,
+    },
     /// A text of the programs' own.
     Note {
         /// The text.
@@ -69,6 +74,7 @@ impl Message {
             | Message::Refuse { reason: text }
             | Message::Share { name: text, .. }
             | Message::Note { text } => text,
+            Message::Ring { .. } => return Ok(()),
         };
         Error::check_limit("bytes of text in a message", text.len() as u64, MAX_TEXT_BYTES as u64)
     }

@@ -48,6 +48,7 @@
 //! | measure | [`Stream::event`], [`Event`] |
 //! | run the same work again and again | [`Device::graph`], [`Graph`] |
 //! | share with another process | [`BufferBuilder::share`], [`Buffer::share`], [`Device::open_shared`], [`ipc`] |
+//! | pass frames to another process | [`ring`] |
 //! | share with another API | [`Buffer::export`], [`Device::import_buffer`], [`Device::order_external`] |
 //! | share with another library's arrays | [`dlpack`] |
 //! | add a backend | [`mod@core`], [`Registry::with`] |
@@ -86,6 +87,7 @@ mod kernel;
 mod order;
 mod pool;
 mod registry;
+pub mod ring;
 mod share;
 mod storage;
 mod stream;

@@ -1,6 +1,7 @@
 //! Buffers that other processes hold too: how they leave as a share, how a share becomes a buffer, and the memfd route.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytemuck::Pod;
 use onebuf_core::backend::Export;
@@ -60,6 +61,14 @@ impl<T: Pod> Buffer<T> {
     pub fn share(&self) -> Result<SharedBuffer> {
         self.as_slice().share()
     }
+
+    /// Waits for all of this process's work on the buffer: before another process is told that it has it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a guard lives; [`Error::Timeout`] after `limit`; [`Error::DeviceLost`].
+    pub fn settle(&self, limit: Duration) -> Result<()> {
+        self.storage.settle(limit)
+    }
 }
 
 impl<T: Pod> BufferSlice<'_, T> {
@@ -84,8 +93,9 @@ impl Device {
     ///
     /// # Safety
     /// Hazards order what goes through this process's buffers. The other processes that hold the memory do not write it
-    /// while this one reads, nor touch it while this one writes: a [`Ring`](crate::ipc) or a
-    /// [`Channel`](crate::ipc) message passes the turn, and whoever passes it has waited for its own work.
+    /// while this one reads, nor touch it while this one writes: a [`ring`](crate::ring), or a
+    /// message of a [`Channel`](crate::ipc::Channel), passes the turn, and whoever passes it has waited for its own work
+    /// ([`Buffer::settle`]).
     pub unsafe fn open_shared<T: Pod>(&self, share: &SharedBuffer) -> Result<Buffer<T>> {
         let element = size_of::<T>() as u64;
         let view = share.view_bytes();

@@ -10,7 +10,7 @@ use onebuf_core::hazard::Hazards;
 use onebuf_core::placement::{Candidate, Ranking, Rejected, rank, staging_kind};
 use onebuf_core::{
     DeviceProfile, DeviceUse, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Share,
-    Strength, Ticket, Ways,
+    Strength, Ticket, Tickets, Ways,
 };
 use onebuf_ipc::SharedBuffer;
 use parking_lot::Mutex;
@@ -334,6 +334,25 @@ impl Storage {
                 "the device has no memory that the CPU can see, not even to copy through",
             )
         })
+    }
+
+    /// Waits for all work on the memory, so that another process may have it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a host guard lives; [`Error::Timeout`]; why the last host write did not reach the device.
+    pub(crate) fn settle(&self, limit: Duration) -> Result<()> {
+        let mut after = Tickets::new();
+        let mut state = self.state.lock();
+        let free = state.hazards.before_device(true, &mut after);
+        let failed = state.failed.take();
+        // When this process has the memory again, a copy from before is stale.
+        state.readback = None;
+        drop(state);
+        free.map_err(|error| self.name_in(error))?;
+        if let Some(error) = failed {
+            return Err(*error);
+        }
+        self.device.shared.raw.wait(after.as_slice(), Some(limit))
     }
 
     /// True while no work that was given a ticket may still use the memory.
