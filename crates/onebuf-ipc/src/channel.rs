@@ -417,6 +417,8 @@ pub(crate) fn unexpected(wanted: &str, message: &Message) -> Error {
         Message::Share { .. } => "a share",
         Message::Ring { .. } => "a ring",
         Message::Note { .. } => "a note",
+        Message::Request(_) => "a request to a broker",
+        Message::Answer(_) => "a broker's answer",
     };
     Error::Protocol(format!("{came} in place of {wanted}"))
 }
@@ -500,6 +502,12 @@ impl Listener {
     pub(crate) fn accept_socket(&self) -> Result<OwnedFd> {
         rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC)
             .map_err(|error| Error::os("accept", &error.into()))
+    }
+}
+
+impl Listener {
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
     }
 }
 

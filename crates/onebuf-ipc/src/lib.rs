@@ -10,10 +10,12 @@
 //! | [`channel`] | two processes that talk: descriptors and messages over a Unix socket |
 //! | [`counters`] | order across processes: counters in shared memory, waited for with a futex |
 //! | [`ring`] | slots between a producer and a consumer, with back-pressure |
+//! | [`broker`] | named shares, who holds them, leases that end with the socket |
 //! | [`wire`] | what they say, byte for byte |
 
 #![deny(unsafe_code)]
 
+pub mod broker;
 pub mod channel;
 pub mod counters;
 mod fd;

@@ -17,6 +17,7 @@ use std::ops::RangeInclusive;
 use onebuf_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::broker::{Answer, Request};
 use crate::share::Description;
 
 /// The versions that this release speaks.
@@ -65,6 +66,10 @@ pub enum Message {
         /// The text.
         text: String,
     },
+    /// To a broker.
+    Request(Request),
+    /// From a broker.
+    Answer(Answer),
 }
 
 impl Message {
@@ -74,7 +79,9 @@ impl Message {
             | Message::Refuse { reason: text }
             | Message::Share { name: text, .. }
             | Message::Note { text } => text,
-            Message::Ring { .. } => return Ok(()),
+            Message::Request(request) => request.name(),
+            // A broker's texts are names, which it has checked.
+            Message::Ring { .. } | Message::Answer(_) => return Ok(()),
         };
         Error::check_limit("bytes of text in a message", text.len() as u64, MAX_TEXT_BYTES as u64)
     }
