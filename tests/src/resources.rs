@@ -77,3 +77,8 @@ pub fn settles(runs: usize, more_bytes: u64, mut cycles: impl FnMut()) {
     }
     panic!("every run left more than it found: {seen:?}");
 }
+
+/// Memory mappings.
+pub fn mappings() -> usize {
+    fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}

@@ -213,6 +213,10 @@ pub struct Export {
     pub size_bytes: u64,
     /// Index into [`DeviceProfile::memory`] of the exporting device.
     pub kind: usize,
+    /// The allocation is a multiple of this many bytes.
+    pub granule_bytes: u64,
+    /// The allocation was made for one buffer (Vulkan's dedicated allocations): its importer must say so too.
+    pub dedicated: bool,
     /// The device that it lies on, where it has an identity.
     pub device: Option<DeviceUuid>,
     /// The driver's identity: an opaque fd means nothing to another one.

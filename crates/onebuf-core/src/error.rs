@@ -99,6 +99,14 @@ pub enum Error {
     #[error("the peer is gone: {0}")]
     PeerGone(String),
 
+    /// The process at the other end speaks no protocol that this one does, or breaks it.
+    #[error("the peer breaks the protocol: {0}")]
+    Protocol(String),
+
+    /// The process at the other end said no.
+    #[error("the peer refused: {0}")]
+    Refused(String),
+
     /// The device stopped. Nothing on it can be used again; open the device anew.
     #[error("device lost: {0}")]
     DeviceLost(String),

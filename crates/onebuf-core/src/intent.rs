@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::profile::HandleKind;
 use crate::semantics::Semantic;
 
 /// What the CPU will do with a buffer.
@@ -75,6 +76,68 @@ pub enum Share {
     Api,
 }
 
+/// The ways by which memory may leave the process: a set of [`HandleKind`]s. All of them, unless a policy says less.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "Vec<HandleKind>", from = "Vec<HandleKind>")]
+pub struct Ways(u8);
+
+impl Ways {
+    /// Every way.
+    pub const ALL: Ways = Ways((1 << HandleKind::ALL.len()) - 1);
+
+    /// Whether memory may leave in this way.
+    pub fn contains(self, way: HandleKind) -> bool {
+        self.0 & (1 << way as u8) != 0
+    }
+
+    /// The set without this way.
+    pub fn without(self, way: HandleKind) -> Ways {
+        Ways(self.0 & !(1 << way as u8))
+    }
+
+    /// Its members.
+    pub fn iter(self) -> impl Iterator<Item = HandleKind> {
+        HandleKind::ALL.into_iter().filter(move |way| self.contains(*way))
+    }
+}
+
+impl Default for Ways {
+    fn default() -> Ways {
+        Ways::ALL
+    }
+}
+
+impl FromIterator<HandleKind> for Ways {
+    fn from_iter<I: IntoIterator<Item = HandleKind>>(ways: I) -> Ways {
+        Ways(ways.into_iter().fold(0, |set, way| set | 1 << way as u8))
+    }
+}
+
+impl From<Vec<HandleKind>> for Ways {
+    fn from(ways: Vec<HandleKind>) -> Ways {
+        ways.into_iter().collect()
+    }
+}
+
+impl From<Ways> for Vec<HandleKind> {
+    fn from(ways: Ways) -> Vec<HandleKind> {
+        ways.iter().collect()
+    }
+}
+
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.iter().map(HandleKind::name).collect();
+        f.write_str(&if names.is_empty() { "no way".into() } else { names.join(" or ") })
+    }
+}
+
+impl fmt::Debug for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
 /// Everything that decides where a buffer goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
@@ -88,6 +151,9 @@ pub struct Intent {
     pub device_use: DeviceUse,
     /// Who else holds it.
     pub share: Vec<Share>,
+    /// By which ways it may leave the process.
+    #[serde(default)]
+    pub ways: Ways,
     /// A sharing semantic asked for by name.
     pub semantic: Option<(Semantic, Strength)>,
 }
@@ -106,6 +172,9 @@ impl fmt::Display for Intent {
                 Share::Process => ", shared with another process",
                 Share::Api => ", shared with another API",
             })?;
+        }
+        if self.ways != Ways::ALL {
+            write!(f, " as {}", self.ways)?;
         }
         match self.semantic {
             Some((semantic, Strength::Prefer)) => write!(f, ", {semantic} preferred"),

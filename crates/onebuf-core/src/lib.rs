@@ -70,7 +70,7 @@ pub mod semantics;
 pub use device::{Adapter, DeviceId, DeviceInfo, DeviceKind, DeviceUuid, Limits};
 pub use error::{Error, Result};
 pub use hazard::{StreamId, Ticket, Tickets};
-pub use intent::{DeviceUse, HostAccess, Intent, Share, Strength};
+pub use intent::{DeviceUse, HostAccess, Intent, Share, Strength, Ways};
 pub use kernel::{Access, Binding, BindingKind, Features, KernelInterface, Override, Scalar, Slot};
 pub use placement::Placement;
 pub use profile::{CostClass, DeviceProfile, HandleKind, HostPath};

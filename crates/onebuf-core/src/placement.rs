@@ -58,6 +58,9 @@ pub struct Placement {
     pub coherent: bool,
     /// The memory can be exported.
     pub exportable: bool,
+    /// The way by which another process opens it; `None` where none was asked for.
+    #[serde(default)]
+    pub way: Option<HandleKind>,
     /// CPU accesses go through a copy in page-locked memory.
     pub staged: bool,
     /// What the CPU's accesses to the mapped bytes cost; `None` where there are none.
@@ -103,6 +106,7 @@ impl Placement {
             cached: memory.host_cached,
             coherent: memory.host_coherent,
             exportable: candidate.exportable,
+            way: candidate.exportable.then(|| way(memory, intent)).flatten(),
             staged: candidate.staging.is_some(),
             host_cost: match candidate.staging {
                 Some(staging) => profile.host_cost(staging),
@@ -128,6 +132,9 @@ impl fmt::Display for Placement {
         }
         if self.exportable {
             f.write_str(", exportable")?;
+        }
+        if let Some(way) = self.way {
+            write!(f, " as {}", way.name())?;
         }
         if self.staged {
             f.write_str(", staged: the CPU works on a page-locked copy")?;
@@ -239,8 +246,14 @@ fn works_in_place(profile: &DeviceProfile, intent: &Intent, kind: usize, staging
 /// Whether a buffer of this intent in this memory is made exportable.
 fn exports(profile: &DeviceProfile, intent: &Intent, kind: usize) -> bool {
     let by_name = matches!(intent.semantic, Some((Semantic::Process | Semantic::Api, _)));
+    let allowed = profile.memory.get(kind).is_some_and(|memory| way(memory, intent).is_some());
     !intent.share.is_empty()
-        || by_name && intent.semantic.is_some_and(|(semantic, _)| gives(profile, kind, semantic))
+        || by_name && allowed && intent.semantic.is_some_and(|(semantic, _)| gives(profile, kind, semantic))
+}
+
+/// The first way by which memory of this kind leaves the process that the intent allows.
+fn way(memory: &MemoryKind, intent: &Intent) -> Option<HandleKind> {
+    memory.export.iter().copied().find(|way| intent.ways.contains(*way))
 }
 
 /// Whether memory of this kind has a sharing semantic. The semantics that are not about where a buffer lies
@@ -286,6 +299,15 @@ fn judge(
     }
     if !intent.share.is_empty() && memory.export.is_empty() {
         return Verdict::Unfit("it cannot be exported".into());
+    }
+    let by_name = matches!(intent.semantic, Some((Semantic::Process | Semantic::Api, Strength::Require)));
+    if (!intent.share.is_empty() || by_name) && !memory.export.is_empty() && way(memory, intent).is_none() {
+        let has: Vec<&str> = memory.export.iter().map(|way| way.name()).collect();
+        return Verdict::Unfit(format!(
+            "it is exported as {}, and only {} is allowed",
+            has.join(" or "),
+            intent.ways
+        ));
     }
     if intent.share.contains(&Share::Api) && !gives(profile, kind, Semantic::Api) {
         return Verdict::Unfit("it can be exported to processes alone, not to another API".into());

@@ -15,15 +15,22 @@ pub enum HandleKind {
     DmaBuf,
     /// A legacy CUDA IPC handle.
     CudaIpc,
+    /// A sealed memfd: pages of the CPU's memory that every holder maps, and every device imports.
+    Memfd,
 }
 
 impl HandleKind {
+    /// All of them.
+    pub const ALL: [HandleKind; 4] =
+        [HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc, HandleKind::Memfd];
+
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             HandleKind::OpaqueFd => "opaque-fd",
             HandleKind::DmaBuf => "dma-buf",
             HandleKind::CudaIpc => "cuda-ipc",
+            HandleKind::Memfd => "memfd",
         }
     }
 }

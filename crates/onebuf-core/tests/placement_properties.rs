@@ -71,6 +71,7 @@ prop_compose! {
         require_in_place: bool,
         heavy: bool,
         share in proptest::sample::subsequence(vec![Share::Process, Share::Api], 0..=2),
+        ways in proptest::sample::subsequence(HandleKind::ALL.to_vec(), 0..=4),
         semantic in proptest::option::of((proptest::sample::select(Semantic::ALL.to_vec()), any::<bool>())),
     ) -> Intent {
         let strength = |require| if require { Strength::Require } else { Strength::Prefer };
@@ -80,6 +81,7 @@ prop_compose! {
             in_place: strength(require_in_place),
             device_use: if heavy { DeviceUse::Heavy } else { DeviceUse::Streaming },
             share,
+            ways: ways.into_iter().collect(),
             semantic: semantic.map(|(semantic, require)| (semantic, strength(require))),
         }
     }
@@ -124,7 +126,7 @@ proptest! {
                         prop_assert!(candidate.exportable && !memory.export.is_empty());
                     }
                     if candidate.exportable {
-                        prop_assert!(!memory.export.is_empty());
+                        prop_assert!(memory.export.iter().any(|way| asked.ways.contains(*way)));
                     }
                     let placement = Placement::new(&profile, &asked, &ranking, candidate);
                     if let Some((semantic, Strength::Require)) = asked.semantic {

@@ -116,6 +116,11 @@ impl Mapping {
         self.bytes as u64
     }
 
+    /// Sizes of such memory are multiples of this many bytes. The context is current.
+    pub(crate) fn granule_bytes(&self) -> u64 {
+        granule(&properties(&self.context)).map_or(1, |bytes| bytes as u64)
+    }
+
     /// A descriptor by which another process, or another API, opens the memory. The context is current.
     pub(crate) fn export(&self, handle: HandleKind) -> Result<OwnedFd> {
         let mut fd: c_int = -1;
@@ -130,10 +135,10 @@ impl Mapping {
                 let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
                 sys::cuMemGetHandleForAddressRange(into, self.address, self.bytes, kind, 0)
             }),
-            HandleKind::CudaIpc => {
+            HandleKind::CudaIpc | HandleKind::Memfd => {
                 return Err(Error::unsupported(
-                    "export as cuda-ipc",
-                    "memory of cuMemCreate has no legacy handle; export it as opaque-fd",
+                    format!("export as {}", handle.name()),
+                    "memory of cuMemCreate leaves the process as a descriptor of the driver's; export it as opaque-fd",
                 ));
             }
         };

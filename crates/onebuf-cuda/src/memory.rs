@@ -445,6 +445,8 @@ impl Memory for CudaMemory {
             allocation_bytes: mapping.bytes(),
             size_bytes: self.size_bytes,
             kind: *kind,
+            granule_bytes: mapping.granule_bytes(),
+            dedicated: false,
             device: self.shared.physical.info.uuid,
             driver: EXPORTER,
         })

@@ -389,7 +389,17 @@ impl Memory for VulkanMemory {
             .map_err(|error| Error::os("FD_CLOEXEC on an exported descriptor", &error.into()))?;
         let driver = self.shared.physical.driver_uuid;
         let device = self.shared.physical.info.uuid;
-        Ok(Export { fd, handle, allocation_bytes, size_bytes: self.size_bytes, kind, device, driver })
+        Ok(Export {
+            fd,
+            handle,
+            allocation_bytes,
+            size_bytes: self.size_bytes,
+            kind,
+            granule_bytes: 1,
+            dedicated: true,
+            device,
+            driver,
+        })
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -594,7 +604,8 @@ fn handle_flags(kinds: &[HandleKind]) -> vk::ExternalMemoryHandleTypeFlags {
             | match kind {
                 HandleKind::OpaqueFd => vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD,
                 HandleKind::DmaBuf => vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT,
-                HandleKind::CudaIpc => vk::ExternalMemoryHandleTypeFlags::empty(),
+                // Not Vulkan's: a memfd is imported as the pages that it is mapped to.
+                HandleKind::CudaIpc | HandleKind::Memfd => vk::ExternalMemoryHandleTypeFlags::empty(),
             }
     })
 }

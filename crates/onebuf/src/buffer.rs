@@ -25,6 +25,9 @@ use crate::storage::Storage;
 /// when the buffer is made.
 pub struct Buffer<T: Pod> {
     pub(crate) storage: Arc<Storage>,
+    /// The part of the storage that it is, in bytes: all of it, unless a share of a part was opened.
+    offset: u64,
+    bytes: u64,
     pub(crate) scalar: Option<Scalar>,
     pub(crate) element: PhantomData<T>,
 }
@@ -37,11 +40,17 @@ pub struct BufferSlice<'a, T: Pod> {
 
 impl<T: Pod> Buffer<T> {
     pub(crate) fn new(storage: Arc<Storage>) -> Buffer<T> {
-        Buffer { storage, scalar: scalar_of::<T>(), element: PhantomData }
+        let bytes = storage.bytes;
+        Buffer { storage, offset: 0, bytes, scalar: scalar_of::<T>(), element: PhantomData }
+    }
+
+    /// A part of the storage. The caller has checked that it is one.
+    pub(crate) fn view(storage: Arc<Storage>, offset: u64, bytes: u64) -> Buffer<T> {
+        Buffer { storage, offset, bytes, scalar: scalar_of::<T>(), element: PhantomData }
     }
 
     pub(crate) fn span(&self) -> Span<'_> {
-        Span { storage: &self.storage, offset: 0, size: self.storage.bytes, scalar: self.scalar }
+        Span { storage: &self.storage, offset: self.offset, size: self.bytes, scalar: self.scalar }
     }
 
     /// The whole buffer, as a slice.
@@ -57,17 +66,22 @@ impl<T: Pod> Buffer<T> {
     /// Length in elements.
     pub fn len(&self) -> usize {
         // It came from a `usize`, or was checked to fit one.
-        (self.storage.bytes / size_of::<T>() as u64) as usize
+        (self.bytes / size_of::<T>() as u64) as usize
     }
 
     /// True without elements.
     pub fn is_empty(&self) -> bool {
-        self.storage.bytes == 0
+        self.bytes == 0
     }
 
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.storage.bytes
+        self.bytes
+    }
+
+    /// Where it begins in its memory, in bytes: 0, unless it was opened from a share of a part.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset
     }
 
     /// Where it is, and why: what was asked, what was got, what it costs.
@@ -98,14 +112,14 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::InvalidArgument`] where the size is no multiple of the other element's.
     pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
-        let (bytes, element) = (self.storage.bytes, size_of::<U>() as u64);
+        let (bytes, element) = (self.bytes, size_of::<U>() as u64);
         if element == 0 || !bytes.is_multiple_of(element) {
             let ty = std::any::type_name::<U>();
             return Err(Error::InvalidArgument(format!(
                 "{bytes} byte(s) are no whole number of `{ty}`, which has {element}"
             )));
         }
-        Ok(Buffer::new(self.storage.clone()))
+        Ok(Buffer::view(self.storage.clone(), self.offset, bytes))
     }
 
     /// Waits for the work that writes the buffer, then gives its elements to the CPU. While the guard lives, work that
@@ -194,8 +208,8 @@ impl<T: Pod> Buffer<T> {
         self.as_slice().copy_from_slice(source)
     }
 
-    /// A handle by which another process or API opens the same memory. The buffer must have been built with
-    /// [`share`](crate::BufferBuilder::share).
+    /// A handle by which another process or API opens the same memory, all of it. The buffer must have been built with
+    /// [`share`](crate::BufferBuilder::share). [`Buffer::share`] gives the same with a description that can be checked.
     ///
     /// Hazards order this process's work alone: whoever opens the handle must agree with this side on who uses the
     /// memory when.
@@ -203,9 +217,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::Unsupported`] where the buffer was not built to be shared, or not in this way.
     pub fn export(&self, handle: HandleKind) -> Result<Export> {
-        let mut export = self.storage.memory.export(handle)?;
-        export.size_bytes = export.size_bytes.min(self.storage.padded);
-        Ok(export)
+        self.storage.export(handle)
     }
 }
 
@@ -382,7 +394,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
 
 impl<T: Pod> Clone for Buffer<T> {
     fn clone(&self) -> Buffer<T> {
-        Buffer { storage: self.storage.clone(), scalar: self.scalar, element: PhantomData }
+        Buffer { storage: self.storage.clone(), ..*self }
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use onebuf_core::backend::Work;
-use onebuf_core::{DeviceUse, Error, HostAccess, HostPath, Result, Semantic, Share, Strength, Tickets};
+use onebuf_core::{
+    DeviceUse, Error, HandleKind, HostAccess, HostPath, Result, Semantic, Share, Strength, Tickets,
+};
 
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -48,6 +50,13 @@ impl<'a, T: Pod> BufferBuilder<'a, T> {
             Share::Process => self.wish.process = true,
             Share::Api => self.wish.api = true,
         }
+        self
+    }
+
+    /// The ways by which it may leave the process, where a policy rules some out. Without it any way will do: the
+    /// driver's own first, and the memfd route where no memory of the driver's serves. The placement says which it is.
+    pub fn ways(mut self, ways: impl IntoIterator<Item = HandleKind>) -> Self {
+        self.wish.ways = ways.into_iter().collect();
         self
     }
 

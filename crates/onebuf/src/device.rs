@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     /// live. Held while work is submitted.
     pub(crate) exclusive: Option<Mutex<u32>>,
     streams: Mutex<Streams>,
+    /// Memory that other processes hold too.
+    pub(crate) objects: crate::share::Objects,
     // The order below is the order of release: memory and streams before the device.
     pub(crate) pool: Pool,
     pub(crate) raw: Arc<dyn backend::Device>,
@@ -127,6 +129,7 @@ impl Device {
             copied_bytes: AtomicU64::new(0),
             exclusive,
             streams: Mutex::default(),
+            objects: Default::default(),
             pool,
             raw,
             pages: Default::default(),

@@ -285,13 +285,14 @@ mod on_cuda {
             cached: true,
             coherent: true,
             exportable: false,
+            way: None,
             staged: !visible,
             host_cost: Some(if place == Place::Managed { CostClass::Migrating } else { CostClass::Cached }),
             device_cost: if place == Place::Host { CostClass::OverBus } else { CostClass::Cached },
             fell_back_from: None,
             lost: Vec::new(),
         };
-        let storage = Storage::given(device, memory, Origin::Own, extent.size_bytes, wish, placement);
+        let storage = Storage::given(device, memory, Origin::Own, extent.size_bytes, wish, None, placement);
         debug_assert_eq!(storage.bytes, (len * size_of::<T>()) as u64);
         Ok(Buffer::new(storage))
     }

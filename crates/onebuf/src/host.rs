@@ -298,7 +298,7 @@ impl Device {
 ///
 /// # Safety
 /// As for [`Device::import_host`], or [`Device::import_host_read_only`].
-unsafe fn import(
+pub(crate) unsafe fn import(
     device: &Device,
     pointer: NonNull<u8>,
     bytes: u64,
@@ -342,23 +342,37 @@ unsafe fn import(
 }
 
 fn imported(device: &Device, memory: Arc<dyn Memory>, origin: Origin, bytes: u64) -> Arc<Storage> {
-    let profile = &device.shared.profile;
     let host = if memory.is_read_only() { HostAccess::Read } else { HostAccess::ReadWrite };
     let wish = Wish { host, ..Wish::default() };
+    let asked = wish.intent(bytes);
+    Storage::given(
+        device,
+        memory,
+        origin,
+        bytes,
+        wish,
+        None,
+        placement(device, asked, "imported host memory"),
+    )
+}
+
+/// The placement of memory of the CPU that the device has imported.
+pub(crate) fn placement(device: &Device, asked: Intent, kind: &str) -> Placement {
+    let profile = &device.shared.profile;
     let shares = profile.kind.shares_host_memory();
-    let placement = Placement {
-        asked: Intent { size_bytes: bytes, host, ..Intent::default() },
-        kind: "imported host memory".into(),
+    Placement {
+        asked,
+        kind: kind.into(),
         path: HostPath::HostMemory,
         semantic: Some(Semantic::HostImport),
         cached: true,
         coherent: profile.memory.iter().filter(|kind| kind.host_visible).all(|kind| kind.host_coherent),
         exportable: false,
+        way: None,
         staged: false,
         host_cost: Some(CostClass::Cached),
         device_cost: if shares { CostClass::Cached } else { CostClass::OverBus },
         fell_back_from: None,
         lost: Vec::new(),
-    };
-    Storage::given(device, memory, origin, bytes, wish, placement)
+    }
 }

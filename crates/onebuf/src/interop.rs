@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use onebuf_core::backend::{Export, Memory};
 use onebuf_core::placement::{Candidate, Ranking};
-use onebuf_core::{Error, HostAccess, Placement, Result, Ticket, Tickets};
+use onebuf_core::{Error, HandleKind, HostAccess, Placement, Result, Ticket, Tickets};
 
 use crate::arg::{Arg, ArgKind, Span};
 use crate::buffer::Buffer;
@@ -30,22 +30,34 @@ impl Device {
                 export.size_bytes, export.allocation_bytes
             )));
         }
+        Ok(Buffer::new(self.import(export, bytes)?))
+    }
+
+    /// The storage of what was exported, of which `bytes` are used.
+    pub(crate) fn import(&self, export: Export, bytes: u64) -> Result<Arc<Storage>> {
         let profile = &self.shared.profile;
-        if export.kind >= profile.memory.len() {
-            let (kind, kinds) = (export.kind, profile.memory.len());
+        let (kind, way) = (export.kind, export.handle);
+        let wish = Wish { host: HostAccess::ReadWrite, process: true, ..Wish::default() };
+        if way == HandleKind::Memfd {
+            let alignment = self.info().limits.host_import_alignment_bytes.max(1);
+            let pages = onebuf_ipc::memfd::map_export(&export, alignment)?;
+            return crate::share::on_pages(self, pages, bytes, wish, None, Vec::new());
+        }
+        if kind >= profile.memory.len() {
+            let kinds = profile.memory.len();
             return Err(Error::InvalidArgument(format!(
                 "the memory is of kind {kind}; this device has {kinds}"
             )));
         }
-        let kind = export.kind;
         let memory = self.shared.raw.import(export)?;
-        let wish = Wish { host: HostAccess::ReadWrite, process: true, ..Wish::default() };
         let staging =
             memory.host_pointer().is_none().then(|| onebuf_core::placement::staging_kind(profile)).flatten();
         let candidate = Candidate { kind, staging, exportable: true };
         let ranking = Ranking { candidates: vec![candidate.clone()], rejected: Vec::new() };
-        let placement = Placement::new(profile, &wish.intent(bytes), &ranking, &candidate);
-        self.given(memory, len, wish, placement)
+        let mut placement = Placement::new(profile, &wish.intent(bytes), &ranking, &candidate);
+        placement.way = Some(way);
+        check_size(&*memory, bytes)?;
+        Ok(Storage::given(self, memory, Origin::Own, bytes, wish, None, placement))
     }
 
     /// A buffer of `len` elements in memory that the backend made in a way of its own, such as a `wgpu::Buffer`.
@@ -108,24 +120,27 @@ impl Device {
         placement: Placement,
     ) -> Result<Buffer<T>> {
         let bytes = bytes_of::<T>(len)?;
-        if memory.size_bytes() < bytes {
-            let has = memory.size_bytes();
-            return Err(Error::InvalidArgument(format!(
-                "{len} element(s) have {bytes} bytes; the memory has {has}"
-            )));
-        }
-        Ok(Buffer::new(Storage::given(self, memory, Origin::Own, bytes, wish, placement)))
+        check_size(&*memory, bytes)?;
+        Ok(Buffer::new(Storage::given(self, memory, Origin::Own, bytes, wish, None, placement)))
     }
 }
 
 impl<T: Pod> Buffer<T> {
-    /// The backend's memory, in which the buffer begins at byte 0, for interoperation.
+    /// The backend's memory, in which the buffer begins at [`Buffer::offset_bytes`], for interoperation.
     ///
     /// # Safety
     /// As for [`Device::raw`].
     pub unsafe fn raw(&self) -> &Arc<dyn Memory> {
         &self.storage.memory
     }
+}
+
+fn check_size(memory: &dyn Memory, bytes: u64) -> Result<()> {
+    let has = memory.size_bytes();
+    if has >= bytes {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!("{bytes} bytes were asked for; the memory has {has}")))
 }
 
 fn bytes_of<T>(len: usize) -> Result<u64> {

@@ -47,7 +47,9 @@
 //! | compute | [`Device::kernel`], [`Stream::launch`], [`args!`] |
 //! | measure | [`Stream::event`], [`Event`] |
 //! | run the same work again and again | [`Device::graph`], [`Graph`] |
-//! | share with another process or API | [`BufferBuilder::share`], [`Buffer::export`], [`Device::import_buffer`] |
+//! | share with another process | [`BufferBuilder::share`], [`Buffer::share`], [`Device::open_shared`], [`ipc`] |
+//! | pass frames to another process | [`ring`] |
+//! | share with another API | [`Buffer::export`], [`Device::import_buffer`], [`Device::order_external`] |
 //! | share with another library's arrays | [`dlpack`] |
 //! | add a backend | [`mod@core`], [`Registry::with`] |
 //!
@@ -86,6 +88,8 @@ mod order;
 mod pages;
 mod pool;
 mod registry;
+pub mod ring;
+mod share;
 mod storage;
 mod stream;
 #[cfg(feature = "wgpu")]
@@ -106,8 +110,10 @@ pub use onebuf_core::{
     Access, Adapter, Binding, BindingKind, CostClass, DeviceId, DeviceInfo, DeviceKind, DeviceProfile,
     DeviceUse, DeviceUuid, Error, Features, HandleKind, HostAccess, HostPath, Intent, KernelInterface,
     Limits, Placement, Result, Scalar, Semantic, Share, Slot, StreamId, Strength, Ticket, Tickets,
-    UnifiedLevel,
+    UnifiedLevel, Ways,
 };
+pub use onebuf_ipc as ipc;
+pub use onebuf_ipc::SharedBuffer;
 pub use pool::PoolStats;
 pub use registry::{DEVICE_VARIABLE, DefaultChoice, Listing, Registry};
 pub use stream::Stream;

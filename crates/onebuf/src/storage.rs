@@ -10,8 +10,9 @@ use onebuf_core::hazard::Hazards;
 use onebuf_core::placement::{Candidate, Ranking, Rejected, rank, staging_kind};
 use onebuf_core::{
     DeviceProfile, DeviceUse, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Share,
-    Strength, Ticket,
+    Strength, Ticket, Tickets, Ways,
 };
+use onebuf_ipc::SharedBuffer;
 use parking_lot::Mutex;
 
 use crate::device::{Device, Shared};
@@ -27,6 +28,7 @@ pub(crate) struct Wish {
     pub(crate) process: bool,
     pub(crate) api: bool,
     pub(crate) semantic: Option<(Semantic, Strength)>,
+    pub(crate) ways: Ways,
 }
 
 impl Wish {
@@ -34,8 +36,8 @@ impl Wish {
         let mut share = Vec::new();
         share.extend(self.process.then_some(Share::Process));
         share.extend(self.api.then_some(Share::Api));
-        let Wish { host, in_place, device_use, semantic, .. } = *self;
-        Intent { size_bytes, host, in_place, device_use, share, semantic }
+        let Wish { host, in_place, device_use, semantic, ways, .. } = *self;
+        Intent { size_bytes, host, in_place, device_use, share, ways, semantic }
     }
 
     /// Whether the memory may leave the process, so that it is nobody else's before or after.
@@ -116,6 +118,8 @@ pub(crate) struct Storage {
     pub(crate) state: Mutex<State>,
     pub(crate) label: Option<Box<str>>,
     placement: OnceLock<Placement>,
+    /// The object that others open it by, once it was shared, or came as one.
+    pub(crate) object: OnceLock<SharedBuffer>,
 }
 
 /// What changes with each use.
@@ -197,7 +201,12 @@ impl Storage {
                 tried = place(shared, &wish, padded, None);
             }
         }
-        let (memory, spot, held_bytes) = tried?;
+        let (memory, spot, held_bytes) = match tried {
+            Err(Error::NoPlacement { rejected, .. }) if wish.shared() => {
+                return crate::share::by_memfd(device, bytes, padded, wish, label, rejected);
+            }
+            other => other?,
+        };
         // Memory that did not get its whole class must not come back as one that has.
         let origin = match key {
             Some(key) if held_bytes == key.bytes => Origin::Pooled(key),
@@ -241,6 +250,7 @@ impl Storage {
         origin: Origin,
         bytes: u64,
         wish: Wish,
+        label: Option<Box<str>>,
         placement: Placement,
     ) -> Arc<Storage> {
         // Bytes past the user's that are not there cannot be bound.
@@ -248,7 +258,7 @@ impl Storage {
         let held_bytes = memory.size_bytes();
         device.shared.pool.born(held_bytes);
         let spot = Arc::new(Spot::given(placement));
-        Storage::new(device, memory, origin, (bytes, padded, held_bytes), wish, spot, None)
+        Storage::new(device, memory, origin, (bytes, padded, held_bytes), wish, spot, label)
     }
 
     fn from_free(
@@ -301,6 +311,7 @@ impl Storage {
             state: Mutex::default(),
             label,
             placement: OnceLock::new(),
+            object: OnceLock::new(),
         }
     }
 
@@ -330,6 +341,25 @@ impl Storage {
                 "the device has no memory that the CPU can see, not even to copy through",
             )
         })
+    }
+
+    /// Waits for all work on the memory, so that another process may have it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a host guard lives; [`Error::Timeout`]; why the last host write did not reach the device.
+    pub(crate) fn settle(&self, limit: Duration) -> Result<()> {
+        let mut after = Tickets::new();
+        let mut state = self.state.lock();
+        let free = state.hazards.before_device(true, &mut after);
+        let failed = state.failed.take();
+        // When this process has the memory again, a copy from before is stale.
+        state.readback = None;
+        drop(state);
+        free.map_err(|error| self.name_in(error))?;
+        if let Some(error) = failed {
+            return Err(*error);
+        }
+        self.device.shared.raw.wait(after.as_slice(), Some(limit))
     }
 
     /// True while no work that was given a ticket may still use the memory.
@@ -372,6 +402,9 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         let shared = &*self.device.shared;
+        if let Some(object) = self.object.get() {
+            shared.objects.forget(object.key());
+        }
         let hazards = std::mem::take(&mut self.state.get_mut().hazards);
         match &mut self.origin {
             Origin::Pooled(key) => {

@@ -70,6 +70,12 @@ impl WgpuDevice {
     /// Command buffers that use the view go through [`WgpuDevice::submit`], which is told of the buffer and whether it is
     /// written. Nothing else orders them with onebuf's launches and with the slices that guards give.
     pub unsafe fn view<T: Pod>(&self, buffer: &Buffer<T>) -> Result<::wgpu::Buffer> {
+        if buffer.offset_bytes() != 0 {
+            return Err(onebuf_core::Error::unsupported(
+                "a view of a part of a shared buffer",
+                "wgpu's view is of a whole memory; open a share of the whole buffer",
+            ));
+        }
         // SAFETY: the backend's memory is only named; the rest is the caller's promise.
         unsafe { interop::view(self.raw()?, buffer.raw()) }
     }

@@ -20,6 +20,7 @@ mod memory;
 mod order;
 mod placement;
 mod scalars;
+mod shares;
 mod staging;
 mod threads;
 mod workgroups;

@@ -3,4 +3,5 @@
 mod cache;
 mod environment;
 mod exhaustion;
+mod rings;
 mod sharing;

@@ -42,7 +42,9 @@ fn parse(text: &str) -> Export {
     let (driver, device) = (next(), next());
     let driver = std::array::from_fn(|i| u8::from_str_radix(&driver[2 * i..2 * i + 2], 16).unwrap());
     let device = (device != "-").then(|| device.parse().unwrap());
-    Export { fd, handle: HandleKind::OpaqueFd, allocation_bytes, size_bytes, kind, device, driver }
+    let handle = HandleKind::OpaqueFd;
+    let (granule_bytes, dedicated) = (1, true);
+    Export { fd, handle, allocation_bytes, size_bytes, kind, granule_bytes, dedicated, device, driver }
 }
 
 /// What the other process does: opens the memory, adds 1 to every word, and looks at what it got.

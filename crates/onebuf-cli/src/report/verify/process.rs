@@ -43,6 +43,8 @@ struct Hello {
     allocation_bytes: u64,
     size_bytes: u64,
     kind: usize,
+    granule_bytes: u64,
+    dedicated: bool,
     device: Option<DeviceUuid>,
     driver: [u8; 16],
 }
@@ -134,6 +136,8 @@ fn converse(device: &Device, buffer: Buffer<u32>, export: Export, talk: &mut Tal
         allocation_bytes: export.allocation_bytes,
         size_bytes: export.size_bytes,
         kind: export.kind,
+        granule_bytes: export.granule_bytes,
+        dedicated: export.dedicated,
         device: export.device,
         driver: export.driver,
     };
@@ -192,8 +196,18 @@ fn answer(device: &str, socket: UnixStream) -> Result<(), Problem> {
 
 #[allow(unsafe_code)]
 fn import(device: &Device, hello: Hello, fd: OwnedFd) -> Result<Buffer<u32>, Problem> {
-    let Hello { handle, allocation_bytes, size_bytes, kind, device: uuid, driver } = hello;
-    let export = Export { fd, handle, allocation_bytes, size_bytes, kind, device: uuid, driver };
+    let Hello { handle, allocation_bytes, size_bytes, kind, device: uuid, driver, .. } = hello;
+    let export = Export {
+        fd,
+        handle,
+        allocation_bytes,
+        size_bytes,
+        kind,
+        granule_bytes: hello.granule_bytes,
+        dedicated: hello.dedicated,
+        device: uuid,
+        driver,
+    };
     // SAFETY: the two processes take turns. Each touches the memory only between a message that it received and the one
     // that it sends next, and has waited for its device before it sends.
     match unsafe { device.import_buffer(export, WORDS) } {

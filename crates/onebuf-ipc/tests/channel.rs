@@ -1,0 +1,283 @@
+//! Channels between two ends of which one may be anybody.
+
+mod support;
+
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use onebuf_core::Error;
+use onebuf_ipc::wire::{MAX_PACKET_BYTES, MAX_TEXT_BYTES, Message};
+use onebuf_ipc::{Channel, Listener, Peers};
+use support::{descriptors, hello, packet, pair, send_raw, share};
+
+/// The tests run one by one, since some count descriptors.
+static SERIAL: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_share_and_a_note_pass() {
+    let _serial = SERIAL.lock();
+    let before = descriptors();
+    let (one, two) = pair();
+    let sent = share(10_000);
+    one.send_share("frame", &sent.view(8, 100).unwrap()).unwrap();
+    one.send_note("and this is it").unwrap();
+    let (name, came) = two.receive_share().unwrap();
+    assert_eq!((name.as_str(), came.key(), came.view_bytes()), ("frame", sent.key(), 100));
+    assert_eq!(two.receive_note().unwrap(), "and this is it");
+    assert_eq!(two.peer().pid, std::process::id() as i32);
+    let flags = rustix::io::fcntl_getfd(&came).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "it would leak into every child");
+    // What is too long is refused here, not there.
+    let long = "x".repeat(MAX_TEXT_BYTES + 1);
+    assert!(matches!(one.send_note(&long), Err(Error::LimitExceeded { .. })));
+    one.send_note(&long[1..]).unwrap();
+    assert_eq!(two.receive_note().unwrap().len(), MAX_TEXT_BYTES);
+    drop((one, two, sent, came));
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn a_listener_lets_its_user_alone_in() {
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Listener::bind(&path, Peers::SameUser).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(Listener::bind(&path, Peers::SameUser), Err(Error::Busy(_))), "it is in use");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Channel::connect(&path, &Peers::SameUser).unwrap());
+        let server = listener.accept(Duration::from_secs(5)).unwrap();
+        client.join().unwrap().send_note("hello").unwrap();
+        assert_eq!(server.receive_note().unwrap(), "hello");
+        // Nobody came in time.
+        assert!(matches!(listener.accept(Duration::from_millis(20)), Err(Error::Timeout { .. })));
+    });
+    drop(listener);
+    assert!(!path.exists());
+    assert!(matches!(Channel::connect(&path, &Peers::SameUser), Err(Error::PeerGone(_))));
+
+    // What a killed process leaves is replaced; what is no socket is not.
+    let left = Listener::bind(&path, Peers::SameUser).unwrap();
+    let socket: OwnedFd = left.as_fd().try_clone_to_owned().unwrap();
+    std::mem::forget(left);
+    assert!(matches!(Listener::bind(&path, Peers::SameUser), Err(Error::Busy(_))));
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+    drop(Listener::bind(&path, Peers::SameUser).unwrap());
+    std::fs::write(&path, "a file").unwrap();
+    assert!(matches!(Listener::bind(&path, Peers::SameUser), Err(Error::Os { .. })));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+}
+
+#[test]
+fn another_user_is_told_why_it_may_not() {
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let others = Peers::Users(vec![rustix::process::geteuid().as_raw() + 1]);
+    let listener = Listener::bind(&path, others).unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Channel::connect(&path, &Peers::SameUser));
+        assert!(matches!(listener.accept(Duration::from_secs(5)), Err(Error::Refused(_))));
+        match client.join().unwrap() {
+            Err(Error::Refused(why)) => assert!(why.contains("not allowed"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn releases_without_a_common_version_refuse_each_other() {
+    let _serial = SERIAL.lock();
+    for version in [0u16, 2, 9] {
+        let (one, two) = Channel::socket_pair().unwrap();
+        // Another release may say things in its hello that this one does not know.
+        let body = br#"{"hello":{"release":"onebuf 9","colour":"green"}}"#;
+        send_raw(&two, &packet(version, 0, body), &[]).unwrap();
+        match Channel::from_socket(one, &Peers::SameUser) {
+            Err(Error::Refused(why)) => assert!(why.contains("update"), "{why}"),
+            other => panic!("version {version}: {other:?}"),
+        }
+        // It was told so, with our range.
+        let told = read_all(&two);
+        assert!(told.contains("hello") && told.contains("refuse") && told.contains("1 to 1"), "{told}");
+    }
+}
+
+fn read_all(socket: &OwnedFd) -> String {
+    let mut text = String::new();
+    let mut bytes = [0; MAX_PACKET_BYTES];
+    while let Ok((got, _)) = rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+        if got == 0 {
+            break;
+        }
+        text += &String::from_utf8_lossy(&bytes[..got]);
+    }
+    text
+}
+
+#[test]
+fn a_peer_that_stalls_costs_bounded_time() {
+    let _serial = SERIAL.lock();
+    let (mut one, two) = pair();
+    one.set_patience(Duration::from_millis(100));
+    let start = Instant::now();
+    assert!(matches!(one.receive_note(), Err(Error::Timeout { .. })));
+    // A peer that does not read fills the socket, and then costs the same.
+    let stalled = (0..100_000).find_map(|_| one.send_note(&"x".repeat(1000)).err());
+    assert!(matches!(stalled, Some(Error::Timeout { .. })), "{stalled:?}");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // It may come back.
+    assert_eq!(two.receive_note().unwrap().len(), 1000);
+    drop(two);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_known_at_once() {
+    let _serial = SERIAL.lock();
+    let (one, two) = pair();
+    one.check_alive().unwrap();
+    two.send_note("last words").unwrap();
+    drop(two);
+    assert!(matches!(one.check_alive(), Err(Error::PeerGone(_))));
+    assert_eq!(one.receive_note().unwrap(), "last words");
+    assert!(matches!(one.receive_note(), Err(Error::PeerGone(_))));
+    assert!(matches!(one.send_note("anybody?"), Err(Error::PeerGone(_))));
+
+    // Also by who waits for it.
+    let (one, two) = pair();
+    let waits = std::thread::spawn(move || {
+        let got = one.receive_note();
+        (got, Instant::now())
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let start = Instant::now();
+    drop(two);
+    let (got, told) = waits.join().unwrap();
+    assert!(matches!(got, Err(Error::PeerGone(_))), "{got:?}");
+    assert!(told.duration_since(start) < Duration::from_secs(1));
+}
+
+/// An end that has greeted a stranger, and the stranger's socket.
+fn stranger() -> (Channel, OwnedFd) {
+    let (one, two) = Channel::socket_pair().unwrap();
+    send_raw(&two, &hello(), &[]).unwrap();
+    let mut channel = Channel::from_socket(one, &Peers::SameUser).unwrap();
+    channel.set_patience(Duration::from_millis(200));
+    (channel, two)
+}
+
+#[test]
+fn wrong_descriptors_and_lies_are_refused_and_closed() {
+    let _serial = SERIAL.lock();
+    let before = descriptors();
+    let share = share(8192);
+    let body = |lie: &dyn Fn(&mut onebuf_ipc::Description)| {
+        let mut description = share.description().clone();
+        lie(&mut description);
+        serde_json::to_vec(&Message::Share { name: "x".into(), description }).unwrap()
+    };
+    let honest = body(&|_| {});
+    for (what, fd) in support::wrong_descriptors(8192) {
+        let (channel, socket) = stranger();
+        send_raw(&socket, &packet(1, 1, &honest), &[fd.as_fd()]).unwrap();
+        assert!(matches!(channel.receive_share(), Err(Error::InvalidArgument(_))), "{what}");
+    }
+    let fd = share.as_fd();
+    let lie = |lie: &dyn Fn(&mut onebuf_ipc::Description)| packet(1, 1, &body(lie));
+    let packets: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>)> = vec![
+        ("an allocation past the object", lie(&|d| d.allocation_bytes = 1 << 40), vec![fd]),
+        ("a buffer past the allocation", lie(&|d| d.size_bytes = 1 << 40), vec![fd]),
+        ("a view past the buffer", lie(&|d| d.view_offset_bytes = u64::MAX), vec![fd]),
+        ("no descriptor", packet(1, 0, &honest), vec![]),
+        ("none, but one is said to come", packet(1, 1, &honest), vec![]),
+        ("one that is not spoken of", packet(1, 0, &honest), vec![fd]),
+        ("two descriptors", packet(1, 2, &honest), vec![fd, fd]),
+        ("many descriptors", packet(1, 60, &honest), vec![fd; 60]),
+        ("another version", packet(2, 1, &honest), vec![fd]),
+        ("a note with a descriptor", packet(1, 1, br#"{"note":{"text":"x"}}"#), vec![fd]),
+        ("too long", vec![7; MAX_PACKET_BYTES + 1], vec![fd]),
+        ("a bare header", packet(1, 0, b""), vec![]),
+    ];
+    for (what, packet, fds) in packets {
+        let (channel, socket) = stranger();
+        send_raw(&socket, &packet, &fds).unwrap();
+        let got = channel.receive_share();
+        assert!(matches!(got, Err(Error::InvalidArgument(_) | Error::Protocol(_))), "{what}: {got:?}");
+    }
+    // The same, told truly, is taken.
+    let (channel, socket) = stranger();
+    send_raw(&socket, &packet(1, 1, &honest), &[fd]).unwrap();
+    assert_eq!(channel.receive_share().unwrap().1.key(), share.key());
+    drop((channel, socket, share));
+    assert_eq!(descriptors(), before, "descriptors leaked");
+}
+
+#[test]
+fn whatever_comes_is_an_error_or_a_message() {
+    let _serial = SERIAL.lock();
+    let before = descriptors();
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let share = share(8192);
+    let description = share.description().clone();
+    let honest = serde_json::to_vec(&Message::Share { name: "x".into(), description }).unwrap();
+    let wrong = support::wrong_descriptors(8192);
+    let (start, mut taken, mut refused) = (Instant::now(), 0u64, 0u64);
+    while start.elapsed() < support::fuzz_time() {
+        let (channel, socket) = stranger();
+        for _ in 0..50 {
+            let mut body = honest.clone();
+            for _ in 0..random.usize(0..4) {
+                match random.u8(0..4) {
+                    0 => body.truncate(random.usize(0..=body.len())),
+                    1 if !body.is_empty() => {
+                        let at = random.usize(0..body.len());
+                        body[at] = random.u8(..);
+                    }
+                    2 => body.extend(std::iter::repeat_with(|| random.u8(..)).take(40)),
+                    _ => {
+                        // Another number in place of one.
+                        let text = String::from_utf8_lossy(&body).into_owned();
+                        let number = random.u64(..) >> random.u32(0..64);
+                        body = text.replacen("8192", &number.to_string(), random.usize(0..3)).into_bytes();
+                    }
+                }
+            }
+            let mut fds = Vec::new();
+            for _ in 0..[0, 1, 1, 1, 2, 5][random.usize(0..6)] {
+                let any = random.usize(0..2 * wrong.len());
+                fds.push(wrong.get(any).map_or(share.as_fd(), |(_, fd)| fd.as_fd()));
+            }
+            let mut bytes = packet(1, fds.len() as u16, &body);
+            if random.u8(0..4) == 0 {
+                let at = random.usize(0..bytes.len().min(16));
+                bytes[at] ^= 1 << random.u8(0..8);
+            }
+            if random.u8(0..40) == 0 {
+                let length = random.usize(0..40_000);
+                bytes = std::iter::repeat_with(|| random.u8(..)).take(length).collect();
+            }
+            if send_raw(&socket, &bytes, &fds).is_err() {
+                break;
+            }
+            match channel.receive_share() {
+                Ok((_, share)) => {
+                    let told = share.description();
+                    assert!(told.view_offset_bytes + told.view_bytes <= 8192, "{told:?}");
+                    taken += 1;
+                }
+                Err(Error::InvalidArgument(_) | Error::Protocol(_) | Error::Refused(_)) => refused += 1,
+                // An empty packet looks like the end.
+                Err(Error::PeerGone(_)) if bytes.is_empty() => break,
+                Err(other) => panic!("seed {seed}: {other} of {bytes:?}"),
+            }
+        }
+    }
+    drop((wrong, share));
+    assert!(taken > 0 && refused > 0, "{taken} taken, {refused} refused");
+    assert_eq!(descriptors(), before, "descriptors leaked");
+    let _ = writeln!(std::io::stderr(), "seed {seed}: {taken} taken, {refused} refused");
+}
