@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use onebuf_core::backend::{Allocation, Bounds, Device, KernelSource, Launch, Node, Part, Work};
 use onebuf_core::{Error, KernelInterface};
-use support::{compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice, wait, whole};
+use support::{Sound, build_graph, compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice, wait, whole};
 
 /// Fills a part with a hash of each word's place in the whole, or counts the words that are not that.
 const PLACES: &str = "
@@ -53,17 +53,17 @@ fn eight_gib_are_filled_and_checked_in_chunks() {
                 let immediates = [(offset / 4) as u32, check].map(u32::to_ne_bytes).concat();
                 let groups = [4096, 1, 1];
                 let launch = Launch { kernel: &places, bindings: &bindings, immediates: &immediates, groups };
-                stream.submit(Work::Launch(launch), &[stream.last()]).unwrap();
+                stream.run(Work::Launch(launch), &[stream.last()]).unwrap();
             }
         }
         // A word past 4 GiB is another word than the one 4 GiB before it, for fills and copies too.
         let far = Part { memory: &memory, offset_bytes: (5 << 30) + 4, size_bytes: 4 };
-        stream.submit(Work::Fill { to: far, word: 0xdead }, &[stream.last()]).unwrap();
+        stream.run(Work::Fill { to: far, word: 0xdead }, &[stream.last()]).unwrap();
         let copies = mapped(device, 8);
         for (place, offset) in [(0, (5u64 << 30) + 4), (4, (1 << 30) + 4)] {
             let from = Part { memory: &memory, offset_bytes: offset, size_bytes: 4 };
             let to = Part { memory: &copies, offset_bytes: place, size_bytes: 4 };
-            stream.submit(Work::Copy { from, to }, &[stream.last()]).unwrap();
+            stream.run(Work::Copy { from, to }, &[stream.last()]).unwrap();
         }
         wait(device, stream.last());
         eprintln!("8 GiB written and read in {:?}", start.elapsed());
@@ -107,7 +107,7 @@ fn a_thousand_lives_of_everything_leave_nothing() {
                 let memory = device
                     .allocate(&Allocation { kind, size_bytes, exportable, mapped: !exportable })
                     .unwrap();
-                stream.submit(Work::Fill { to: whole(&memory), word: i as u32 }, &[]).unwrap();
+                stream.run(Work::Fill { to: whole(&memory), word: i as u32 }, &[]).unwrap();
                 if exportable && i.is_multiple_of(4) {
                     drop(memory.export(onebuf_core::HandleKind::OpaqueFd).unwrap());
                 }
@@ -116,8 +116,8 @@ fn a_thousand_lives_of_everything_leave_nothing() {
             let (bindings, immediates) = ([whole(&x), whole(&y)], 1f32.to_ne_bytes());
             let launch =
                 Launch { kernel: &unique, bindings: &bindings, immediates: &immediates, groups: [16, 1, 1] };
-            let graph = device.create_graph(&[Node { work: Work::Launch(launch), after: &[] }]).unwrap();
-            stream.replay(&graph, &[event.ticket()]).unwrap();
+            let graph = build_graph(device, &[Node { work: Work::Launch(launch), after: &[] }]).unwrap();
+            stream.run_graph(&graph, &[event.ticket()]).unwrap();
             let last = stream.last();
             drop((stream, graph, event, x, y));
             device.wait(&[last], Some(Duration::from_secs(20))).unwrap();
@@ -194,7 +194,7 @@ fn more_than_there_is_is_refused_and_the_device_goes_on() {
         }
         let y = of_kind(device, kind(device, "pinned").unwrap(), 64);
         let stream = device.create_stream().unwrap();
-        wait(device, stream.submit(Work::Fill { to: whole(&y), word: 3 }, &[]).unwrap());
+        wait(device, stream.run(Work::Fill { to: whole(&y), word: 3 }, &[]).unwrap());
         assert!(slice::<u32>(&y).iter().all(|&word| word == 3));
     });
 }
@@ -219,7 +219,7 @@ fn a_stream_outlives_the_handle_of_its_device() {
         for _ in 0..100 {
             let bindings = [whole(&memory)];
             let launch = Launch { kernel: &add, bindings: &bindings, immediates: &[], groups: [16, 1, 1] };
-            last = stream.submit(Work::Launch(launch), &[last]).unwrap();
+            last = stream.run(Work::Launch(launch), &[last]).unwrap();
         }
         let event = stream.event().unwrap();
         stream.flush().unwrap();
@@ -243,16 +243,16 @@ fn the_smallest_work_there_is() {
         let nothing = kernel(device, "@compute @workgroup_size(1) fn nothing() {}", &[]);
         let launch = Launch { kernel: &nothing, bindings: &[], immediates: &[], groups: [1, 1, 1] };
         let word = mapped(device, 4);
-        stream.submit(Work::Launch(launch), &[]).unwrap();
-        stream.submit(Work::Fill { to: whole(&word), word: 9 }, &[]).unwrap();
-        let graph = device.create_graph(&[]).unwrap();
+        stream.run(Work::Launch(launch), &[]).unwrap();
+        stream.run(Work::Fill { to: whole(&word), word: 9 }, &[]).unwrap();
+        let graph = build_graph(device, &[]).unwrap();
         assert!(graph.is_empty());
-        wait(device, stream.replay(&graph, &[]).unwrap());
+        wait(device, stream.run_graph(&graph, &[]).unwrap());
         assert_eq!(slice::<u32>(&word), [9]);
         // A grid without workgroups is for the caller to leave out; here it is an error and not a fault.
         let none = Launch { groups: [0, 1, 1], ..launch };
-        assert!(stream.submit(Work::Launch(none), &[]).is_err());
-        wait(device, stream.submit(Work::Fill { to: whole(&word), word: 10 }, &[]).unwrap());
+        assert!(stream.run(Work::Launch(none), &[]).is_err());
+        wait(device, stream.run(Work::Fill { to: whole(&word), word: 10 }, &[]).unwrap());
         assert_eq!(slice::<u32>(&word), [10]);
     });
 }
