@@ -67,7 +67,8 @@ if [ -n "${checker:-}" ]; then
   for program in "$here"/tests/onebuf-cuda-{contract,memory,kernels,capacity}; do
     [ -x "$program" ] || continue
     name=$(basename "$program")
-    beside "memcheck.$name" "${check[@]}" --tool memcheck --leak-check no "$program" --skip a_fault --skip eight_gib
+    beside "memcheck.$name" "${check[@]}" --tool memcheck --leak-check no "$program" --skip a_fault --skip eight_gib \
+      --skip a_thousand
     beside "racecheck.$name" "${check[@]}" --tool racecheck "$program" --skip a_fault --skip eight_gib \
       --skip grids_past --skip sixteen_threads --skip a_thousand --skip streams_follow
   done

@@ -26,6 +26,7 @@ impl HostMemory {
     /// free memory alone, and not what could be freed, so the whole counts as available.
     fn ask() -> HostMemory {
         let info = rustix::system::sysinfo();
+        #[allow(clippy::useless_conversion)] // The width is the target's.
         let total_bytes = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
         HostMemory { total_bytes, available_bytes: total_bytes }
     }

@@ -7,8 +7,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use onebuf_core::backend::{Bounds, Device, KernelSource, Launch, Part, Work};
+use onebuf_core::backend::{Backend, Bounds, Device, KernelSource, Launch, Part, Work};
 use onebuf_core::{Access, Binding, BindingKind, Error, Features, KernelInterface, Override, Scalar, Slot};
+use onebuf_cuda::{Cuda, CudaOptions};
 use support::{Sound, compile, kernel, mapped, on_every_device, required, slice, wait, whole};
 
 fn interface(entry: &str, immediate_bytes: u32, workgroup_bytes: u64) -> KernelInterface {
@@ -211,7 +212,7 @@ const CHILD: &str = "ONEBUF_CUDA_TEST_FAULT";
 #[test]
 fn a_fault_is_named_and_ends_the_device() {
     if std::env::var_os(CHILD).is_some() {
-        return on_every_device(fault);
+        return fault_and_open_again();
     }
     on_every_device(|_| ());
     let this = "a_fault_is_named_and_ends_the_device";
@@ -222,7 +223,33 @@ fn a_fault_is_named_and_ends_the_device() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
+    eprintln!("{text}");
     assert!(!required() || text.contains("the device was lost as it should"), "{text}");
+}
+
+/// Nothing else of the process holds the device, so that its context can go.
+fn fault_and_open_again() {
+    let Ok(cuda) = Cuda::new(CudaOptions::default()) else {
+        return eprintln!("no CUDA here, nothing was tested");
+    };
+    for adapter in cuda.adapters().unwrap().into_iter().filter(|adapter| adapter.rejected.is_none()) {
+        let device = cuda.open(adapter.info.id.ordinal).unwrap();
+        fault(&*device);
+        drop(device);
+        match cuda.open(adapter.info.id.ordinal) {
+            Ok(again) => {
+                let word = mapped(&*again, 4);
+                let stream = again.create_stream().unwrap();
+                wait(&*again, stream.run(Work::Fill { to: whole(&word), word: 7 }, &[]).unwrap());
+                assert_eq!(slice::<u32>(&word), [7]);
+                eprintln!("the device was opened again, and works");
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::DeviceLost(_) | Error::NoDevice(_)), "{error}");
+                eprintln!("CUDA does not let the device be opened again in this process: {error}");
+            }
+        }
+    }
 }
 
 fn fault(device: &dyn Device) {
@@ -249,9 +276,9 @@ fn fault(device: &dyn Device) {
     assert!(matches!(stream.event().err(), Some(Error::DeviceLost(_))));
     drop((stream, y));
     eprintln!("the device was lost as it should");
-    let cuda = onebuf_cuda::Cuda::new(onebuf_cuda::CudaOptions::default()).unwrap();
-    match onebuf_core::backend::Backend::open(&cuda, device.info().id.ordinal) {
-        Ok(_) => eprintln!("a new device opened beside the lost one"),
-        Err(error) => eprintln!("beside the lost device: {error}"),
-    }
+    // Beside the lost device there is none: they would share the context that is dead.
+    let cuda = Cuda::new(CudaOptions::default()).unwrap();
+    let beside = cuda.open(device.info().id.ordinal).err();
+    assert!(matches!(&beside, None | Some(Error::DeviceLost(_))), "{beside:?}");
+    eprintln!("beside the lost device: {beside:?}");
 }

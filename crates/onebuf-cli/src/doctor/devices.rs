@@ -154,8 +154,15 @@ fn device_check(device: &Device, bad: Status) -> Check {
     let about = format!("{driver}, {api}");
     match refused {
         None => Check::ok(ID, format!("{title} ({kind})")).because(about),
-        Some(why) => Check::new(ID, bad, format!("{title} ({kind}) cannot be used: {why}"))
-            .because(about)
-            .remedy("install a newer driver for it; onebuf needs Vulkan 1.2 with timeline semaphores"),
+        Some(why) => {
+            let check = Check::new(ID, bad, format!("{title} ({kind}) cannot be used: {why}")).because(about);
+            // What CUDA refuses says itself what would help.
+            match api.starts_with("CUDA") {
+                true => check,
+                false => check.remedy(
+                    "install a newer driver for it; onebuf needs Vulkan 1.2 with timeline semaphores",
+                ),
+            }
+        }
     }
 }

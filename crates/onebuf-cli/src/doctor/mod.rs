@@ -5,6 +5,7 @@ mod devices;
 mod library;
 mod limits;
 mod nodes;
+mod nvidia;
 mod vulkan;
 
 use serde::Serialize;
