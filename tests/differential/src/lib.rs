@@ -6,16 +6,20 @@
 //! | [`batch`] | many kernels as one source |
 //! | [`host`] | compiles printed CUDA C++ with g++ and a shim, under UBSan and ASan, and runs it |
 //! | [`vulkan`] | runs the SPIR-V on the first Vulkan device |
+//! | [`compare`] | random programs both ways |
+//! | [`record`] | which programs have run |
 //! | [`generate`] | random programs that both must agree on |
 //! | [`probe`], [`tables`] | operators and built-ins on edge values |
 //! | [`layout`] | which bytes of a buffer are data and which are padding |
 
 pub mod batch;
 pub mod case;
+pub mod compare;
 pub mod generate;
 pub mod host;
 pub mod layout;
 pub mod probe;
+pub mod record;
 pub mod rng;
 pub mod tables;
 pub mod vulkan;
