@@ -4,22 +4,22 @@ use anyhow::Result;
 
 use crate::{
     case::{Case, Outcome},
+    device::Runner,
     generate,
     host::{self, Sanitize},
     layout::{self, Layout},
-    vulkan::Runner,
 };
 
 /// Where two outcomes differ, in bytes that are data.
-fn difference(case: &Case, host: &Outcome, vulkan: &Outcome) -> Option<String> {
+fn difference(case: &Case, host: &Outcome, device: &Outcome) -> Option<String> {
     let layout = Layout::of(&case.source);
-    for ((binding, host), vulkan) in case.kernel.interface().bindings.iter().zip(host).zip(vulkan) {
+    for ((binding, host), device) in case.kernel.interface().bindings.iter().zip(host).zip(device) {
         let data = layout.data_bytes(&binding.name, host.len());
         for at in (0..host.len()).filter(|&at| data[at]) {
-            if host[at] != vulkan[at] && !layout::both_zero(host, vulkan, at) {
+            if host[at] != device[at] && !layout::both_zero(host, device, at) {
                 return Some(format!(
-                    "{}: byte {at}: CPU {:#04x}, Vulkan {:#04x}",
-                    binding.name, host[at], vulkan[at]
+                    "{}: byte {at}: CPU {:#04x}, device {:#04x}",
+                    binding.name, host[at], device[at]
                 ));
             }
         }
@@ -31,17 +31,17 @@ fn difference(case: &Case, host: &Outcome, vulkan: &Outcome) -> Option<String> {
 ///
 /// # Errors
 /// What a compiler, a sanitizer or the driver says of one of them.
-pub fn compare(
-    runner: &mut Runner,
-    seeds: impl Iterator<Item = u64>,
-    sanitize: Sanitize,
-) -> Result<Vec<String>> {
+pub fn compare(runner: &Runner, seeds: impl Iterator<Item = u64>, sanitize: Sanitize) -> Result<Vec<String>> {
     let cases = seeds.map(generate::case).collect::<Result<Vec<Case>>>()?;
     let cases: Vec<&Case> = cases.iter().collect();
     let host = host::run(&cases, sanitize)?;
-    let vulkan = runner.run(&cases)?;
-    let differences = cases.iter().zip(&host).zip(&vulkan).filter_map(|((case, host), vulkan)| {
-        difference(case, host, vulkan).map(|difference| format!("{}: {difference}", case.name))
+    let device = runner.run(&cases)?;
+    let differences = cases.iter().zip(&host).zip(&device).filter_map(|((case, host), device)| {
+        let difference = match device {
+            Some(device) => difference(case, host, device)?,
+            None => "the device lacks what random programs use".to_owned(),
+        };
+        Some(format!("{}: {difference}", case.name))
     });
     Ok(differences.collect())
 }
