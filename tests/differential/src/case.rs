@@ -1,7 +1,7 @@
 //! A kernel with its inputs.
 
 use anyhow::{Context as _, Result};
-use onebuf_core::kernel::Binding;
+use onebuf_core::kernel::{Binding, Override};
 use onebuf_wgsl::{Module, Specialized};
 
 /// One dispatch: a kernel, what its bindings hold before, and the workgroups.
@@ -11,6 +11,8 @@ pub struct Case {
     pub name: String,
     /// The WGSL.
     pub source: String,
+    /// The values of overrides that `kernel` was made with.
+    pub overrides: Vec<Override>,
     /// The kernel.
     pub kernel: Specialized,
     /// The bytes of each binding, in the order of the interface.
@@ -34,6 +36,7 @@ impl Case {
         Ok(Case {
             name: name.to_owned(),
             source: source.to_owned(),
+            overrides: Vec::new(),
             kernel,
             buffers,
             immediates: Vec::new(),

@@ -13,6 +13,10 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 
+/// The headers that make CUDA C++ run on a CPU.
+const SHIM: [(&str, &str); 2] =
+    [("cuda_shim.h", include_str!("../shim/cuda_shim.h")), ("main.h", include_str!("../shim/main.h"))];
+
 /// What watches the CPU's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sanitize {
@@ -80,10 +84,13 @@ fn compile(folder: &Path, text: &str, sanitize: Sanitize) -> Result<PathBuf> {
     if let Some(kept) = std::env::var_os("ONEBUF_KEEP_SOURCES") {
         fs::copy(&source, Path::new(&kept).join("batch.cpp"))?;
     }
-    let mut command = Command::new("g++");
+    for (name, text) in SHIM {
+        fs::write(folder.join(name), text)?;
+    }
+    let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "g++".into()));
     command
         .args(["-std=c++17", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-I"])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("shim"))
+        .arg(folder)
         .arg(&source)
         .arg("-o")
         .arg(&program);

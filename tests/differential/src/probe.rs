@@ -17,6 +17,8 @@ pub enum Kind {
     I64,
     U64,
     F64,
+    I16,
+    U16,
 }
 
 impl Kind {
@@ -30,6 +32,8 @@ impl Kind {
             Kind::I64 => "i64",
             Kind::U64 => "u64",
             Kind::F64 => "f64",
+            Kind::I16 => "i16",
+            Kind::U16 => "u16",
         }
     }
 
@@ -37,7 +41,7 @@ impl Kind {
         match self {
             Kind::I32 | Kind::U32 => (bits as u32).to_le_bytes().to_vec(),
             Kind::F32 => (value as f32).to_le_bytes().to_vec(),
-            Kind::F16 => (bits as u16).to_le_bytes().to_vec(),
+            Kind::F16 | Kind::I16 | Kind::U16 => (bits as u16).to_le_bytes().to_vec(),
             Kind::I64 | Kind::U64 => bits.to_le_bytes().to_vec(),
             Kind::F64 => value.to_le_bytes().to_vec(),
         }
@@ -54,6 +58,8 @@ pub enum Check {
     Near(fn(&[f64]) -> Option<(f64, f64)>),
     /// The same bits, where the predicate holds.
     ExactWhere(fn(&[f64]) -> bool),
+    /// One of the results that WGSL permits, of which implementations may choose differently.
+    Permitted(fn(&[f64], u32) -> bool),
 }
 
 /// One expression in the arguments `x`, `y` and `z`, with a `u32` or `f32` result.
@@ -80,6 +86,11 @@ pub const fn float(expression: &'static str) -> Probe {
 /// An `f32` result near a reference.
 pub const fn near(expression: &'static str, reference: fn(&[f64]) -> Option<(f64, f64)>) -> Probe {
     Probe { expression, float: true, check: Check::Near(reference) }
+}
+
+/// A `u32` result of which WGSL permits several.
+pub const fn permitted(expression: &'static str, check: fn(&[f64], u32) -> bool) -> Probe {
+    Probe { expression, float: false, check: Check::Permitted(check) }
 }
 
 /// Probes of one signature, on every combination of the values.
@@ -119,6 +130,9 @@ impl Table {
         let mut source = String::new();
         if self.kinds.contains(&Kind::F16) {
             source.push_str("enable f16;\n");
+        }
+        if self.kinds.iter().any(|kind| matches!(kind, Kind::I16 | Kind::U16)) {
+            source.push_str("enable wgpu_int16;\n");
         }
         for (index, kind) in self.kinds.iter().enumerate() {
             _ = writeln!(
@@ -182,6 +196,7 @@ impl Table {
                 || probe.float && is_tiny(got) && is_tiny(other)
                 || probe.float && f32::from_bits(got).is_nan() && f32::from_bits(other).is_nan()
         };
+        let mut wrong = got;
         let expected = match probe.check {
             Check::Exact => other.filter(|&other| !same(other)).map(|other| format!("{other:#x}")),
             Check::ExactWhere(holds) => {
@@ -193,10 +208,18 @@ impl Table {
                 let near = (value - exact).abs() <= error + 1.2e-38 || value == exact as f32 as f64;
                 (!near).then(|| format!("{exact:e} within {error:e}"))
             }),
+            Check::Permitted(permits) => {
+                [Some(got), other].into_iter().flatten().find(|&bits| !permits(&arguments, bits)).map(
+                    |bits| {
+                        wrong = bits;
+                        "what WGSL permits".to_owned()
+                    },
+                )
+            }
         }?;
-        let value = f32::from_bits(got);
+        let value = f32::from_bits(wrong);
         Some(format!(
-            "{}: {} on {arguments:?} gives {got:#x} ({value:e}), not {expected}",
+            "{}: {} on {arguments:?} gives {wrong:#x} ({value:e}), not {expected}",
             self.name, probe.expression
         ))
     }

@@ -1,6 +1,9 @@
 //! The tables: every operator and built-in on scalars, with the accuracy that WGSL (section 15.7.4) asks for.
 
-use crate::probe::{Check, Kind, Probe, Table, exact, float, near};
+use crate::{
+    half,
+    probe::{Check, Kind, Probe, Table, exact, float, near, permitted},
+};
 
 fn signed(values: &[i64]) -> Vec<(f64, u64)> {
     values.iter().map(|&value| (value as f64, value as u64)).collect()
@@ -80,6 +83,8 @@ const I64: &[i64] = &[
     i64::MAX - 1,
     i64::MAX,
 ];
+const I16: &[i64] =
+    &[-32768, -32767, -256, -181, -129, -2, -1, 0, 1, 2, 7, 15, 16, 127, 255, 182, 0x5555, 32766, 32767];
 const F32: &[f32] = &[
     0.0,
     -0.0,
@@ -357,7 +362,7 @@ pub fn all() -> Vec<Table> {
         Probe {
             expression: "quantizeToF16(x)",
             float: true,
-            check: Check::ExactWhere(|a| a[0].abs() < 65504.0 && (a[0] == 0.0 || a[0].abs() > 6.2e-5)),
+            check: Check::Permitted(|a, bits| half::permits(a[0], f64::from(f32::from_bits(bits)))),
         },
         near("fract(x)", |a| within(a[0] - a[0].floor(), 1.0)),
         float("ldexp(x, 3)"),
@@ -403,8 +408,13 @@ pub fn all() -> Vec<Table> {
         float("ldexp(x, i32(clamp(y, -20.0, 20.0)))"),
         exact("pack4x8unorm(vec4(x, y, x, y) * 0.25)"),
         exact("pack2x16unorm(vec2(x, y))"),
-        exact("pack2x16float(vec2(x, y))"),
-        float("unpack2x16float(pack2x16float(vec2(x, y))).y"),
+        permitted("pack2x16float(vec2(x, y))", |a, bits| {
+            half::permits(a[0], half::from_bits(bits as u16))
+                && half::permits(a[1], half::from_bits((bits >> 16) as u16))
+        }),
+        permitted("bitcast<u32>(unpack2x16float(pack2x16float(vec2(x, y))).y)", |a, bits| {
+            half::permits(a[1], f64::from(f32::from_bits(bits)))
+        }),
     ];
     let f32_ternary = vec![
         float("clamp(x, min(y, z), max(y, z))"),
@@ -464,6 +474,13 @@ fn optional() -> Vec<Table> {
         long("u32(i32(x))"),
         float("f32(x)"),
         long("u32(i64(f32(x)) >> 33u)"),
+        // By the sign of what is widened.
+        long("u32(u64(i32(x)) >> 32u)"),
+        long("u32(i64(u32(x)) >> 32u)"),
+        long("u32(i64(i32(x)) >> 32u)"),
+        long("u32(u64(u32(x)) >> 32u)"),
+        long("u32((vec3<i64>(vec3(u32(x))).z >> 32u))"),
+        long("u32((vec2<u64>(vec2(i32(x))).y >> 32u))"),
     ];
     let i64_binary = [
         "u32(x + y)",
@@ -486,6 +503,42 @@ fn optional() -> Vec<Table> {
     .map(exact)
     .to_vec();
     let u64_binary = i64_binary.clone();
+    // Results as a full word, so that bits above the sixteenth would show.
+    let i16_binary = [
+        "u32(x + y)",
+        "u32(x - y)",
+        "u32(x * y)",
+        "u32(x / y)",
+        "u32(x % y)",
+        "u32(-x)",
+        "u32(~x)",
+        "u32(x & y)",
+        "u32(x | y)",
+        "u32(x ^ y)",
+        "u32(x << u32(y))",
+        "u32(x >> u32(y))",
+        "u32(min(x, y))",
+        "u32(max(x, y))",
+        "u32(clamp(x, min(x, y), max(x, y)))",
+        "u32(abs(x))",
+        "u32(sign(x))",
+        "u32(i32(x))",
+        "u32(u16(x))",
+        "u32(i16(i32(x) * 77777))",
+        "u32(i16(f32(x) * 3.0))",
+        "u32(u16(f32(y) * 3.0))",
+        "u32(dot(vec2(x, y), vec2(y, x)))",
+        "u32((vec3(x) * vec3(y, x, y) - vec3(y)).z)",
+        "select(0u, 1u, x < y)",
+        "select(0u, 1u, x + y < x)",
+        "select(0u, 1u, x == y)",
+        "bitcast<u32>(f32(x))",
+    ]
+    .map(exact)
+    .to_vec();
+    let unsigned =
+        |probe: &Probe| !["-x", "abs(", "sign("].iter().any(|text| probe.expression.contains(text));
+    let u16_binary = i16_binary.iter().filter(|probe| unsigned(probe)).copied().collect();
     let halves: Vec<(f64, u64)> = [
         (0.0, 0x0000u64),
         (-0.0, 0x8000),
@@ -544,6 +597,8 @@ fn optional() -> Vec<Table> {
         Table::new("i64", &[Kind::I64], &signed(I64), i64_unary),
         Table::new("i64, i64", &[Kind::I64; 2], &signed(I64), i64_binary),
         Table::new("u64, u64", &[Kind::U64; 2], &signed(I64), u64_binary),
+        Table::new("i16, i16", &[Kind::I16; 2], &signed(I16), i16_binary),
+        Table::new("u16, u16", &[Kind::U16; 2], &signed(I16), u16_binary),
         Table::new("f16, f16", &[Kind::F16; 2], &halves, f16_binary),
         Table::new("f64, f64", &[Kind::F64; 2], &doubles, f64_binary),
     ]

@@ -3,9 +3,8 @@
 
 use onebuf_differential::{
     case::Case,
+    device::Runner,
     host::{self, Sanitize},
-    required,
-    vulkan::Runner,
 };
 
 /// Every atomic function on a variable `v` of the given type; results go to `out` as words.
@@ -112,23 +111,13 @@ fn atomics_agree() {
         .collect();
     let all: Vec<&Case> = cases.iter().collect();
     let host = host::run(&all, Sanitize::All).unwrap_or_else(|error| panic!("{error:#}"));
-    let mut runner = match Runner::open() {
-        Ok(runner) => runner,
-        Err(error) => {
-            assert!(!required("vulkan"), "ONEBUF_REQUIRE names vulkan: {error:#}");
-            println!("not compared: {error:#}");
-            return;
-        }
-    };
+    let Some(runner) = Runner::open().unwrap_or_else(|error| panic!("{error:#}")) else { return };
+    let device = runner.run(&all).unwrap_or_else(|error| panic!("{error:#}"));
     let mut compared = 0;
-    for (case, host) in cases.iter().zip(&host) {
-        if !case.kernel.interface().features.missing_from(runner.features()).is_empty() {
-            println!("{}: the device lacks it", case.name);
-            continue;
-        }
-        let vulkan = runner.run(&[case]).unwrap_or_else(|error| panic!("{error:#}")).remove(0);
-        for ((binding, host), vulkan) in case.kernel.interface().bindings.iter().zip(host).zip(&vulkan) {
-            assert_eq!(host, vulkan, "{}: {}", case.name, binding.name);
+    for ((case, host), device) in cases.iter().zip(&host).zip(&device) {
+        let Some(device) = device else { continue };
+        for ((binding, host), device) in case.kernel.interface().bindings.iter().zip(host).zip(device) {
+            assert_eq!(host, device, "{}: {}", case.name, binding.name);
         }
         compared += 1;
     }

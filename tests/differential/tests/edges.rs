@@ -5,10 +5,10 @@
 
 use onebuf_differential::{
     case::Case,
+    device::Runner,
     host::{self, Sanitize},
     probe::Table,
-    required, tables,
-    vulkan::Runner,
+    tables,
 };
 
 fn out(table: &Table, case: &Case, outcome: &[Vec<u8>]) -> Vec<u32> {
@@ -25,27 +25,17 @@ fn edge_values_agree() {
         .collect();
     let all: Vec<&Case> = cases.iter().collect();
     let host = host::run(&all, Sanitize::All).unwrap_or_else(|error| panic!("{error:#}"));
-    let mut runner = match Runner::open() {
-        Ok(runner) => Some(runner),
-        Err(error) => {
-            assert!(!required("vulkan"), "ONEBUF_REQUIRE names vulkan: {error:#}");
-            println!("against the references alone: {error:#}");
-            None
-        }
+    let device = match Runner::open().unwrap_or_else(|error| panic!("{error:#}")) {
+        Some(runner) => runner.run(&all).unwrap_or_else(|error| panic!("{error:#}")),
+        None => vec![None; all.len()],
     };
     let (mut faults, mut values, mut compared) = (Vec::new(), 0, 0);
-    for ((table, case), host) in tables.iter().zip(&cases).zip(&host) {
+    for (((table, case), host), device) in tables.iter().zip(&cases).zip(&host).zip(&device) {
         let host = out(table, case, host);
-        let available = runner.as_ref().map(Runner::features).unwrap_or_default();
-        let vulkan = match &mut runner {
-            Some(runner) if case.kernel.interface().features.missing_from(available).is_empty() => {
-                Some(out(table, case, &runner.run(&[case]).unwrap()[0]))
-            }
-            _ => None,
-        };
+        let device = device.as_ref().map(|device| out(table, case, device));
         for (index, &got) in host.iter().enumerate() {
             values += 1;
-            let other = vulkan.as_ref().map(|vulkan| vulkan[index]);
+            let other = device.as_ref().map(|device| device[index]);
             compared += usize::from(other.is_some());
             if let Some(fault) = table.fault(index, got, other) {
                 faults.push(fault);

@@ -1,6 +1,7 @@
 //! SPIR-V out, by naga, with onebuf's options.
 
 mod wide_grid;
+mod widen;
 mod words;
 
 use naga::{
@@ -101,6 +102,7 @@ impl Specialized {
             spv::write_vec(&self.ir, &self.info, &self.naga_options(options), Some(&pipeline))
                 .map_err(|error| failed(error.to_string()))
         })?;
+        let words = widen::rewrite(words);
         let (words, grid_offset_bytes) = if options.wide_grid {
             let (words, offset) =
                 wide_grid::rewrite(&words, self.interface.workgroup_size, self.interface.immediate_bytes)

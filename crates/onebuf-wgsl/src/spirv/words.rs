@@ -19,6 +19,9 @@ pub(crate) const OP_LOAD: u16 = 61;
 pub(crate) const OP_ACCESS_CHAIN: u16 = 65;
 pub(crate) const OP_DECORATE: u16 = 71;
 pub(crate) const OP_MEMBER_DECORATE: u16 = 72;
+pub(crate) const OP_U_CONVERT: u16 = 113;
+pub(crate) const OP_S_CONVERT: u16 = 114;
+pub(crate) const OP_BITCAST: u16 = 124;
 pub(crate) const OP_I_ADD: u16 = 128;
 pub(crate) const OP_I_MUL: u16 = 132;
 
