@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use onebuf_core::backend::{Allocation, Bounds, Device, KernelSource, Launch, Node, Part, Work};
 use onebuf_core::{Error, KernelInterface};
-use support::{
-    Sound, build_graph, compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice, wait,
-    whole,
-};
+use support::{Sound, build_graph, compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice, wait, whole};
 
 /// Fills a part with a hash of each word's place in the whole, or counts the words that are not that.
 const PLACES: &str = "
