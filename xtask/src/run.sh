@@ -64,13 +64,12 @@ fi
 if [ -n "${checker:-}" ]; then
   # Tests fail calls on purpose, and children fault on purpose: what counts is what kernels do.
   check=("$checker" --target-processes application-only --report-api-errors no --error-exitcode 99)
-  for program in "$here"/tests/onebuf-cuda-{contract,memory,kernels,capacity}; do
-    [ -x "$program" ] || continue
-    name=$(basename "$program")
-    beside "memcheck.$name" "${check[@]}" --tool memcheck --leak-check no "$program" --skip a_fault --skip eight_gib \
-      --skip a_thousand
-    beside "racecheck.$name" "${check[@]}" --tool racecheck "$program" --skip a_fault --skip eight_gib \
-      --skip grids_past --skip sixteen_threads --skip a_thousand --skip streams_follow
+  suite=$here/tests/onebuf-cuda-suite
+  for module in contract memory kernels capacity; do
+    beside "memcheck.cuda.$module" "${check[@]}" --tool memcheck --leak-check no "$suite" "$module::" \
+      --skip a_fault --skip eight_gib --skip a_thousand
+    beside "racecheck.cuda.$module" "${check[@]}" --tool racecheck "$suite" "$module::" \
+      --skip a_fault --skip eight_gib --skip a_thousand --skip grids_past --skip sixteen_threads --skip streams_follow
   done
   export ONEBUF_TEST_BACKENDS=cuda
   for module in kernels layouts workgroups bounds memory; do

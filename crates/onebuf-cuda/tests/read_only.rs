@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
 
+#[path = "suite/support.rs"]
 mod support;
 
 use std::ptr::NonNull;

@@ -1,16 +1,12 @@
 //! Kernels of each language, workgroup memory to the byte, and a device that is lost.
 
-#![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
-
-mod support;
-
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::{self, Sound, compile, kernel, mapped, on_every_device, required, slice, wait, whole};
 use onebuf_core::backend::{Backend, Bounds, Device, KernelSource, Launch, Part, Work};
 use onebuf_core::{Access, Binding, BindingKind, Error, Features, KernelInterface, Override, Scalar, Slot};
 use onebuf_cuda::{Cuda, CudaOptions};
-use support::{Sound, compile, kernel, mapped, on_every_device, required, slice, wait, whole};
 
 fn interface(entry: &str, immediate_bytes: u32, workgroup_bytes: u64) -> KernelInterface {
     KernelInterface {
@@ -215,7 +211,7 @@ fn a_fault_is_named_and_ends_the_device() {
         return fault_and_open_again();
     }
     on_every_device(|_| ());
-    let this = "a_fault_is_named_and_ends_the_device";
+    let this = "kernels::a_fault_is_named_and_ends_the_device";
     let output = Command::new(std::env::current_exe().unwrap())
         .args([this, "--exact", "--nocapture"])
         .env(CHILD, "1")

@@ -1,14 +1,13 @@
 //! How much: a buffer past 4 GiB, a thousand lives of everything with nothing left, and what is past the device.
 
-#![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
-
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    self, Sound, build_graph, compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice,
+    wait, whole,
+};
 use onebuf_core::backend::{Allocation, Bounds, Device, KernelSource, Launch, Node, Part, Work};
 use onebuf_core::{Error, KernelInterface};
-use support::{Sound, build_graph, compile, kernel, kind, mapped, of_kind, on_device, on_every_device, slice, wait, whole};
 
 /// Fills a part with a hash of each word's place in the whole, or counts the words that are not that.
 const PLACES: &str = "

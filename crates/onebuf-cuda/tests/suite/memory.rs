@@ -1,15 +1,13 @@
 //! Each of CUDA's kinds of memory, its export and import, and the program's own pages.
 
-#![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
-
-mod support;
-
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
+use crate::support::{
+    SAXPY, Sound, kernel, kind, mapped, of_kind, on_every_device, read, slice, wait, whole,
+};
 use onebuf_core::backend::{Allocation, Device, Launch, Memory, PageAccess, Part, Work};
 use onebuf_core::{Error, HandleKind, HostPath, UnifiedLevel};
-use support::{SAXPY, Sound, kernel, kind, mapped, of_kind, on_every_device, read, slice, wait, whole};
 
 fn exportable(device: &dyn Device, size_bytes: u64) -> Option<std::sync::Arc<dyn Memory>> {
     let kind = kind(device, "device-vmm")?;

@@ -1,16 +1,13 @@
-//! The backend alone, against the contract, on every CUDA device present. Without one the tests say that they tested
-//! nothing, and fail where `ONEBUF_REQUIRE` has `cuda`.
-
-#![allow(clippy::print_stderr)] // A test that had nothing to run on says so.
-
-mod support;
+//! The backend alone, against the contract.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    self, SAXPY, Sound, build_graph, kernel, mapped, on_every_device, read, slice, update, wait, whole,
+};
 use onebuf_core::backend::{Launch, Memory, Node, Part, Work};
 use onebuf_core::{Error, Ticket};
-use support::{SAXPY, Sound, build_graph, kernel, mapped, on_every_device, read, slice, update, wait, whole};
 
 #[test]
 fn a_kernel_computes_in_place() {
