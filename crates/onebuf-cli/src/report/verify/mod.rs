@@ -6,6 +6,7 @@ mod in_place;
 mod process;
 #[cfg(test)]
 mod tests;
+mod unified;
 mod workgroup;
 
 use std::time::{Duration, Instant};
@@ -109,7 +110,8 @@ pub(crate) fn here(test: &TestOf, validation: &Validation) -> crate::error::Resu
 fn test_of(semantic: Semantic, device: &Device) -> TestResult {
     let skip = |why: &str| Err(Problem::Skipped(why.to_owned()));
     match semantic {
-        Semantic::Unified | Semantic::Uma | Semantic::HostMapped => in_place::mapped(device, semantic),
+        Semantic::Unified => unified::test(device),
+        Semantic::Uma | Semantic::HostMapped => in_place::mapped(device, semantic),
         Semantic::HostImport => in_place::imported(device),
         Semantic::Workgroup => workgroup::test(device),
         Semantic::Process => process::test(device),

@@ -326,6 +326,11 @@ fn devices_of_other_kinds_pass() {
         ("resizable BAR", Options::resizable_bar(), vec![Semantic::Uma, Semantic::HostMapped]),
         ("uncached", Options::uncached(), vec![Semantic::Uma]),
         ("exclusive", Options::exclusive_unified(), vec![Semantic::Unified]),
+        (
+            "managed",
+            Options { unified: Some(UnifiedLevel::Managed), ..Options::exclusive_unified() },
+            vec![Semantic::Unified],
+        ),
         ("tight", Options::tight(), vec![Semantic::Uma, Semantic::Workgroup]),
     ] {
         let simulated = Simulated::new(vulkan.clone(), options);
