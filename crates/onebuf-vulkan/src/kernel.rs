@@ -404,7 +404,7 @@ fn create_pipeline(
 }
 
 /// One set a bind group.
-type Sets = SmallVec<[vk::DescriptorSet; 2]>;
+pub(crate) type Sets = SmallVec<[vk::DescriptorSet; 2]>;
 
 /// Memory, offset and size of each binding.
 type SetKey = SmallVec<[(u64, u64, u64); 4]>;

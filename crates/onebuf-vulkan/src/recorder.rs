@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use ash::vk;
-use onebuf_core::backend::{Launch, Memory, Work};
+use onebuf_core::backend::{Launch, Memory, Part, Work};
 use onebuf_core::{Error, Result};
+use smallvec::SmallVec;
 
 use crate::event::Timestamp;
-use crate::kernel::{self, BoundSets, KernelCode, Pipeline, STAGE};
+use crate::kernel::{self, BoundSets, KernelCode, Pipeline, STAGE, Sets};
 use crate::shared::Shared;
 
 /// What a command buffer uses, to be kept until its work is done.
@@ -19,20 +20,96 @@ pub(crate) enum Keep {
     Timestamp(Arc<Timestamp>),
 }
 
-/// What is bound in a command buffer, so that nothing is bound twice.
+/// What is bound in a command buffer, and was, so that nothing is bound twice in a row or looked up and kept twice.
 #[derive(Default)]
 pub(crate) struct Bound {
     pipeline: vk::Pipeline,
-    sets: Option<Arc<BoundSets>>,
+    /// The first of the bound sets. It names them all.
+    sets: vk::DescriptorSet,
+    /// Argument lists of earlier launches, each in the place that [`place_of`] gives it or in its neighbour.
+    recent: Vec<Option<Recent>>,
     /// Work may have written memory that the CPU sees.
     pub(crate) host_visible_writes: bool,
 }
 
+/// An argument list that the command buffer keeps. So the addresses in it are nobody else's while it is recorded.
+struct Recent {
+    code: *const KernelCode,
+    parts: SmallVec<[(usize, u64, u64); 4]>,
+    sets: Sets,
+}
+
+// SAFETY: the pointer is compared and never followed.
+unsafe impl Send for Recent {}
+
+/// Argument lists that are remembered, as a power of two.
+const RECENT_BITS: u32 = 6;
+
 impl Bound {
     /// Forgets everything, for a new command buffer.
     pub(crate) fn reset(&mut self) {
-        *self = Bound::default();
+        self.pipeline = vk::Pipeline::null();
+        self.sets = vk::DescriptorSet::null();
+        self.recent.iter_mut().for_each(|recent| *recent = None);
+        self.host_visible_writes = false;
     }
+
+    /// Descriptor sets for a launch. What the command buffer does not keep as yet, it does then.
+    fn sets_for(
+        &mut self,
+        code: &Arc<KernelCode>,
+        bindings: &[Part<'_>],
+        keep: &mut Vec<Keep>,
+    ) -> Result<&Sets> {
+        if self.recent.is_empty() {
+            self.recent.resize_with(1 << RECENT_BITS, || None);
+        }
+        let mut place = place_of(code, bindings);
+        let is_known = |recent: &Option<Recent>| recent.as_ref().is_some_and(|r| r.is(code, bindings));
+        let mut known = is_known(&self.recent[place]);
+        if !known && self.recent[place].is_some() {
+            // Two lists that meet have a second place.
+            place ^= 1;
+            known = is_known(&self.recent[place]);
+        }
+        let recent = &mut self.recent[place];
+        if !known {
+            let sets = code.bind(bindings)?;
+            for part in bindings {
+                keep.push(Keep::Memory(part.memory.clone()));
+                self.host_visible_writes |= part.memory.host_pointer().is_some();
+            }
+            *recent = Some(Recent {
+                code: Arc::as_ptr(code),
+                parts: bindings.iter().map(identity).collect(),
+                sets: sets.raw.clone(),
+            });
+            keep.extend([Keep::Kernel(code.clone()), Keep::Sets(sets)]);
+        }
+        recent.as_ref().map(|recent| &recent.sets).ok_or_else(|| Error::Busy("no sets are bound".into()))
+    }
+}
+
+impl Recent {
+    fn is(&self, code: &Arc<KernelCode>, bindings: &[Part<'_>]) -> bool {
+        std::ptr::eq(self.code, Arc::as_ptr(code))
+            && self.parts.len() == bindings.len()
+            && self.parts.iter().zip(bindings).all(|(known, part)| *known == identity(part))
+    }
+}
+
+/// What tells a part from others while its memory lives.
+fn identity(part: &Part<'_>) -> (usize, u64, u64) {
+    (Arc::as_ptr(part.memory).addr(), part.offset_bytes, part.size_bytes)
+}
+
+/// Where an argument list is remembered, if it is.
+fn place_of(code: &Arc<KernelCode>, bindings: &[Part<'_>]) -> usize {
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15); // Knuth: 2^64 over the golden ratio.
+    let hash = bindings.iter().fold(Arc::as_ptr(code).addr() as u64, |hash, part| {
+        mix(hash, Arc::as_ptr(part.memory).addr() as u64 ^ part.offset_bytes)
+    });
+    (mix(hash, 0) >> (64 - RECENT_BITS)) as usize
 }
 
 /// The accesses of compute and transfer work.
@@ -130,30 +207,25 @@ fn record_launch(
     let limits = &shared.physical.info.limits;
     let split = launch.groups.iter().zip(limits.max_groups).any(|(&groups, most)| groups > most);
     let pipeline = if split { code.wide()? } else { &code.pipeline };
-    let sets = code.bind(launch.bindings)?;
     let device = &shared.raw;
-    if bound.pipeline != pipeline.raw {
-        // SAFETY: the pipeline is live, and kept.
+    let (bound_pipeline, bound_set) = (bound.pipeline, bound.sets);
+    let sets = bound.sets_for(code, launch.bindings, keep)?;
+    let same_pipeline = bound_pipeline == pipeline.raw;
+    if !same_pipeline {
+        // SAFETY: the pipeline is live, and kept with the sets.
         unsafe { device.cmd_bind_pipeline(cmd, vk::PipelineBindPoint::COMPUTE, pipeline.raw) };
-        bound.pipeline = pipeline.raw;
-        bound.sets = None;
-        keep.push(Keep::Kernel(code.clone()));
     }
-    if !bound.sets.as_ref().is_some_and(|known| Arc::ptr_eq(known, &sets)) {
-        if !sets.raw.is_empty() {
+    if let Some(&first) = sets.first() {
+        if !same_pipeline || first != bound_set {
             // SAFETY: the sets are of the pipeline's layout, and kept.
             unsafe {
                 let point = vk::PipelineBindPoint::COMPUTE;
-                device.cmd_bind_descriptor_sets(cmd, point, code.layout, 0, &sets.raw, &[]);
+                device.cmd_bind_descriptor_sets(cmd, point, code.layout, 0, sets, &[]);
             }
         }
-        for part in launch.bindings {
-            keep.push(Keep::Memory(part.memory.clone()));
-            bound.host_visible_writes |= part.memory.host_pointer().is_some();
-        }
-        keep.push(Keep::Sets(sets.clone()));
-        bound.sets = Some(sets);
+        bound.sets = first;
     }
+    bound.pipeline = pipeline.raw;
     if !launch.immediates.is_empty() {
         // SAFETY: the layout's range covers the immediates, whose size was checked.
         unsafe { device.cmd_push_constants(cmd, code.layout, STAGE, 0, launch.immediates) };

@@ -42,6 +42,9 @@ pub(crate) struct StreamShared {
     pub(crate) id: StreamId,
     pub(crate) shared: Arc<Shared>,
     line: Line,
+    /// Held by who hands something to the driver, so that it gets everything in its order. Taken before `state`, which is
+    /// free meanwhile: others go on recording.
+    turn: Mutex<()>,
     state: Mutex<State>,
     /// The highest value that is known to be reached.
     reached: AtomicU64,
@@ -52,7 +55,7 @@ pub(crate) struct StreamShared {
 struct State {
     /// The value of the newest piece of work.
     last: u64,
-    /// The value of the newest batch that the driver has.
+    /// The value of the newest batch that the driver has, or is given now.
     submitted: u64,
     /// Work up to this value is seen by what is recorded next.
     seen: u64,
@@ -84,9 +87,7 @@ struct Flight {
 enum Flown {
     Batch(Batch),
     /// A replay.
-    Graph {
-        _recording: Arc<Recording>,
-    },
+    Graph(Arc<Recording>),
 }
 
 /// What the stream's own thread is asked to do.
@@ -107,6 +108,7 @@ impl StreamShared {
             id: StreamId::next(),
             shared: shared.clone(),
             line,
+            turn: Mutex::default(),
             state: Mutex::new(State {
                 last: value,
                 submitted: value,
@@ -131,6 +133,7 @@ impl StreamShared {
     /// with this piece of work signals. A wait for a value in between would end at the same moment, but the validation
     /// layer (seen in 1.3.239) loses track of one and blocks for ten seconds.
     pub(crate) fn flush_to(&self, value: u64) -> Result<u64> {
+        let _turn = self.turn.lock();
         let mut state = self.state.lock();
         if state.submitted < value {
             self.close(&mut state)?;
@@ -153,6 +156,8 @@ impl StreamShared {
     pub(crate) fn collect(&self) {
         let mut done: SmallVec<[Vec<Keep>; 4]> = SmallVec::new();
         let mut graphs: SmallVec<[Flown; 2]> = SmallVec::new();
+        // What is just being handed over may be done before its place in the list is known.
+        let turn = self.turn.lock();
         let mut state = self.state.lock();
         let reached = self.reached.load(Ordering::Acquire);
         while state.in_flight.front().is_some_and(|flight| flight.last <= reached) {
@@ -164,8 +169,8 @@ impl StreamShared {
                 other => graphs.extend(other),
             }
         }
-        // What was kept is dropped without the lock: the last holder of a buffer frees it here.
-        drop(state);
+        // What was kept is dropped without the locks: the last holder of a buffer frees it here.
+        drop((state, turn));
     }
 
     /// Makes sure that what is submitted next comes behind `after`, and tells whether a barrier is wanted for that. Other
@@ -186,10 +191,12 @@ impl StreamShared {
             // Work that the CPU knows to be done, as that of a stream that is gone, needs no semaphore: every command
             // buffer begins with a barrier that makes it seen.
         }
-        let mut state = self.state.lock();
         if !foreign.is_empty() {
             // Work that came earlier need not wait for the other stream.
-            self.close(&mut state)?;
+            self.flush_to(u64::MAX)?;
+        }
+        let mut state = self.state.lock();
+        if !foreign.is_empty() {
             state.waits.extend(foreign);
         }
         let barrier = own > state.seen;
@@ -226,62 +233,57 @@ impl StreamShared {
         Ok(Batch { pool, cmd, pieces: 0, keep: Vec::new() })
     }
 
-    /// Hands the open batch, if there is one, to the driver.
-    fn close(&self, state: &mut State) -> Result<()> {
+    /// Hands the open batch, if there is one, to the driver. The caller has the turn.
+    fn close(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
         // A batch without work stays open: a signal needs a value of its own.
         let Some(batch) = state.open.take_if(|batch| batch.pieces > 0) else { return Ok(()) };
         if state.bound.host_visible_writes {
             recorder::host_barrier(&self.shared, batch.cmd);
         }
-        let cmd = batch.cmd;
-        // SAFETY: the command buffer records.
-        let ended = unsafe { self.shared.raw.end_command_buffer(cmd) };
-        match ended {
-            Ok(()) => self.hand_over(state, cmd, Flown::Batch(batch)),
-            Err(code) => {
-                state.spare.push(batch);
-                Err(self.lose(&self.shared.fail("vkEndCommandBuffer")(code)))
-            }
-        }
+        self.hand_over(state, Flown::Batch(batch))
     }
 
-    /// Hands a complete command buffer with all work up to `state.last` to the driver.
-    fn hand_over(&self, state: &mut State, cmd: vk::CommandBuffer, what: Flown) -> Result<()> {
-        let last = state.last;
-        let result = self.line.submit(&self.shared, cmd, &state.waits, last);
-        state.waits.clear();
+    /// Hands a command buffer with all work up to `state.last` to the driver. The caller has the turn.
+    fn hand_over(&self, state: &mut MutexGuard<'_, State>, what: Flown) -> Result<()> {
+        let (last, waits) = (state.last, std::mem::take(&mut state.waits));
+        state.submitted = last;
+        let result = MutexGuard::unlocked(state, || {
+            let cmd = match &what {
+                Flown::Batch(batch) => {
+                    // SAFETY: the command buffer records, and nobody else has it any more.
+                    unsafe { self.shared.raw.end_command_buffer(batch.cmd) }
+                        .map_err(self.shared.fail("vkEndCommandBuffer"))?;
+                    batch.cmd
+                }
+                Flown::Graph(recording) => recording.cmd,
+            };
+            self.line.submit(&self.shared, cmd, &waits, last)
+        });
         if let Err(error) = result {
             if let Flown::Batch(batch) = what {
                 state.spare.push(batch);
             }
-            return Err(self.lose(&error));
+            // It will never be reached: the stream's later work would wait for ever, so the device counts as lost.
+            return Err(self.shared.lose(&format!("a submission failed: {error}")));
         }
-        state.submitted = last;
         state.in_flight.push_back(Flight { last, what });
         Ok(())
     }
 
-    /// What the driver refuses will never be reached: the stream's later work would wait for ever, so the device counts
-    /// as lost.
-    fn lose(&self, error: &Error) -> Error {
-        self.shared.lose(&format!("a submission failed: {error}"))
-    }
-
     /// After work was recorded: hands it to the driver, or leaves it to be gathered.
-    fn settle(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Result<Ticket> {
+    fn settle(self: &Arc<Self>, state: MutexGuard<'_, State>) -> Result<Ticket> {
         let ticket = Ticket { stream: self.id, value: state.last };
         let pieces = state.open.as_ref().map_or(0, |batch| batch.pieces);
         // What was recorded stays recorded: an answer that does not come only leaves it to be gathered.
         let idle = pieces <= 1 && self.is_reached(state.submitted).unwrap_or(false);
+        let many = state.in_flight.len() > 4;
+        drop(state);
         if idle || pieces >= BATCH {
-            self.close(&mut state)?;
-            let many = state.in_flight.len() > 4;
-            drop(state);
+            self.flush_to(ticket.value)?;
             if many {
                 self.tidy();
             }
         } else if pieces == 1 {
-            drop(state);
             self.wake_pump();
         }
         Ok(ticket)
@@ -364,6 +366,7 @@ impl StreamShared {
         let Line::Wgpu(line) = &self.line else {
             return Err(Error::InvalidArgument("the device was not opened on a wgpu device".into()));
         };
+        let _turn = self.turn.lock();
         let mut state = self.state.lock();
         state.last += 1;
         submit(line, state.last);
@@ -382,7 +385,7 @@ impl Drop for StreamShared {
         }
         let flown = state.in_flight.drain(..).filter_map(|flight| match flight.what {
             Flown::Batch(batch) => Some(batch),
-            Flown::Graph { .. } => None,
+            Flown::Graph(_) => None,
         });
         let batches = flown.chain(state.spare.drain(..)).chain(state.open.take());
         for batch in batches {
@@ -450,14 +453,18 @@ impl Stream for VulkanStream {
         let stream = &self.inner;
         stream.shared.check_alive()?;
         let recording = graph::recording(graph)?;
-        let (mut state, _) = stream.follow(after)?;
-        stream.close(&mut state)?;
+        drop(stream.follow(after)?);
+        let turn = stream.turn.lock();
+        let mut state = stream.state.lock();
+        // While a batch is handed over others may record the next one, whose values come before the graph's.
+        while state.open.as_ref().is_some_and(|batch| batch.pieces > 0) {
+            stream.close(&mut state)?;
+        }
         state.last += 1;
-        let cmd = recording.cmd;
-        stream.hand_over(&mut state, cmd, Flown::Graph { _recording: recording })?;
-        let many = state.in_flight.len() > 4;
         let ticket = Ticket { stream: stream.id, value: state.last };
-        drop(state);
+        stream.hand_over(&mut state, Flown::Graph(recording))?;
+        let many = state.in_flight.len() > 4;
+        drop((state, turn));
         if many {
             stream.tidy();
         }

@@ -120,9 +120,8 @@ impl Stream {
         if groups.contains(&0) {
             return Ok(self.inner.raw.last());
         }
-        let bindings = checked.bindings();
-        let launch =
-            Launch { kernel: &kernel.raw, bindings: &bindings, immediates: checked.immediates, groups };
+        let Checked { bindings, immediates, .. } = &checked;
+        let launch = Launch { kernel: &kernel.raw, bindings, immediates, groups };
         let mut uses = checked.uses(kernel);
         order::submit(&self.device.shared, &mut uses, after, order, |after| {
             // SAFETY: the arguments were checked, as were the groups, and what conflicts is in `after`, or the caller of an
@@ -263,6 +262,8 @@ impl fmt::Debug for Stream {
 #[derive(Default)]
 pub(crate) struct Checked<'a> {
     pub(crate) spans: SmallVec<[Span<'a>; 8]>,
+    /// What is bound of each.
+    pub(crate) bindings: SmallVec<[Part<'a>; 8]>,
     pub(crate) immediates: &'a [u8],
 }
 
@@ -283,10 +284,12 @@ impl<'a> Checked<'a> {
                 ArgKind::Buffer(span) => {
                     let storage = span.storage;
                     device.check_same(&storage.device, || storage.describe())?;
+                    let size_bytes = span.bound_size();
+                    self.bindings.push(storage.part(span.offset, size_bytes));
                     buffers.push(BufferArg {
                         memory: Arc::as_ptr(storage).addr(),
                         offset_bytes: span.offset,
-                        size_bytes: span.bound_size(),
+                        size_bytes,
                         scalar: span.scalar,
                         writable: !storage.read_only,
                     });
@@ -301,10 +304,6 @@ impl<'a> Checked<'a> {
             }
         }
         check(interface, &device.info().limits, &buffers, self.immediates)
-    }
-
-    pub(crate) fn bindings(&self) -> SmallVec<[Part<'a>; 8]> {
-        self.spans.iter().map(|span| span.storage.part(span.offset, span.bound_size())).collect()
     }
 
     pub(crate) fn uses(&self, kernel: &Kernel) -> Uses<'a> {

@@ -2,7 +2,7 @@
 //!
 //! The work is large enough that what surrounds it does not count. Both sides' results are checked against the CPU's.
 
-use onebuf::{Arg, Buffer, HostAccess};
+use onebuf::{Arg, Buffer, DeviceUse, HostAccess};
 
 use crate::error::{Error, Result};
 use crate::lines::{Setup, Tick};
@@ -181,7 +181,10 @@ impl Work {
 fn ours<'a>(setup: &Setup<'a>, work: &'a Work) -> Result<Contender<'a>> {
     let device = setup.device;
     let kernel = device.kernel(work.wgsl)?.build()?;
-    let buffer = |words: &[u32]| device.buffer(words.len()).host(HostAccess::ReadWrite).init(words);
+    // In the device's own memory, as wgpu's are.
+    let buffer = |words: &[u32]| {
+        device.buffer(words.len()).host(HostAccess::ReadWrite).device_use(DeviceUse::Heavy).init(words)
+    };
     let mut buffers: Vec<Buffer<u32>> =
         work.inputs.iter().map(|words| buffer(words)).collect::<Result<_, _>>()?;
     buffers.push(buffer(&work.before)?);
@@ -189,6 +192,8 @@ fn ours<'a>(setup: &Setup<'a>, work: &'a Work) -> Result<Contender<'a>> {
     Ok(Box::new(move || {
         let Some(output) = buffers.last() else { return Ok(f64::NAN) };
         output.copy_from_slice(&work.before)?;
+        // Where that goes through a copy of the device's, it is no part of what is measured.
+        device.wait_idle()?;
         // The element's type is the kernel's business here: words stand for floats too.
         let bytes: Vec<Buffer<u8>> = buffers.iter().map(Buffer::cast).collect::<Result<_, _>>()?;
         let mut args: Vec<Arg<'_>> = bytes.iter().map(Arg::buffer).collect();

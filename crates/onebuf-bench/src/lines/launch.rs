@@ -121,6 +121,8 @@ fn raw<'a>(setup: &'a Setup<'_>, read: bool) -> Result<Option<Contender<'a>>> {
             let k = chain.next();
             let (time, word) = timed(|| {
                 raw.begin(commands, true)?;
+                // What the launch before this one wrote is seen: that the CPU waited for it is not enough.
+                raw.barrier(commands);
                 raw.use_kernel(commands, &kernel);
                 raw.use_set(commands, &kernel, set);
                 raw.immediate(commands, &kernel, k.to_ne_bytes());
