@@ -11,6 +11,7 @@
 //! | `run` | `onebuf run`: array files, bindings, launches |
 //! | `bench` | `onebuf bench`: the figures of `onebuf-bench`, as a table or JSON |
 //! | `translate`, `source` | `onebuf translate`, and WGSL files |
+//! | `ipc` | `onebuf serve`, `onebuf ipc`: the broker of shared buffers, and questions to it |
 //! | `child` | work that may hang or die, in a second process of this command |
 //! | `system` | the machine, its containers |
 //! | `output`, `error`, `log` | stdout, stderr, exit codes, what the library logs |
@@ -22,6 +23,7 @@ mod child;
 mod devices;
 mod doctor;
 mod error;
+mod ipc;
 mod log;
 mod output;
 mod report;
@@ -67,6 +69,11 @@ enum Command {
     Translate(translate::Options),
     /// Measure a device beside hand-written Vulkan and wgpu
     Bench(bench::Options),
+    /// Keep shared buffers under names, for the processes of this machine
+    Serve(ipc::ServeOptions),
+    /// Ask a broker what is shared, and who holds it
+    #[command(subcommand)]
+    Ipc(ipc::Command),
     #[command(name = "__child", hide = true, subcommand)]
     Child(Child),
 }
@@ -108,6 +115,8 @@ fn dispatch(command: Command, validation: &log::Validation) -> Result<()> {
         Command::Run(options) => run::run(&options),
         Command::Translate(options) => translate::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Serve(options) => ipc::serve(&options),
+        Command::Ipc(command) => ipc::run(&command),
         Command::Child(child) => {
             child::follow_parent();
             match child {

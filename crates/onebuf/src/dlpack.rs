@@ -98,7 +98,9 @@ impl<T: Pod + Element> Buffer<T> {
     /// tensor's user does not touch it; while its user writes it (never where it is `read_only`), onebuf does not use it.
     pub unsafe fn to_dlpack(&self, view: View, shape: &[usize], read_only: bool) -> Result<Managed> {
         let shape = checked_shape(shape, self.len())?;
-        let (address, label) = self.seen_as(view)?;
+        let (memory, label) = self.seen_as(view)?;
+        // A buffer of a share of a part begins within its memory.
+        let address = memory.wrapping_byte_add(self.offset_bytes() as usize);
         let mut before = Tickets::new();
         self.storage.state.lock().hazards.before_device(!read_only, &mut before)?;
         self.device().shared.raw.wait(before.as_slice(), None)?;

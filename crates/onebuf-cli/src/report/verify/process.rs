@@ -1,32 +1,50 @@
-//! `process`: a second process opens the same device memory, by each kind of handle that is advertised.
+//! `process`: a second process opens the same device memory, by each way that it may leave a process.
 //!
-//! The first process makes the memory and sends its handle over a Unix socket. Then the two take turns: one fills a part
-//! at an odd place, by kernel and by CPU, and the other one looks at every byte. At the end the first lets go of
-//! the memory, and the second must still have it.
+//! The two processes take turns: one fills a part at an odd place, by kernel and by CPU, and the other one looks at every
+//! byte. At the end the first lets go of the memory, and the second must still have it. Then each side is killed while both
+//! hold it: the other must be told, and keep memory, descriptors and its head.
 
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use onebuf::{
-    Buffer, Device, DeviceUuid, Error, Export, HandleKind, HostAccess, Kernel, Share, Stream, args,
-};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use onebuf::ipc::{Channel, Peers};
+use onebuf::{Buffer, Device, Error, HandleKind, HostAccess, Kernel, Share, SharedBuffer, Stream, args};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, TestResult, WORK_LIMIT, compare};
 use crate::child::{self, How};
 
-/// The device that the second process opens.
+/// The device that the second process opens, and what it does there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PeerOf {
     device: String,
+    #[arg(value_enum)]
+    role: Role,
+    /// By which way the memory leaves.
+    way: String,
+}
+
+/// What the second process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// It opens the memory, and takes its turns.
+    Turns,
+    /// It opens the memory, holds it, and waits to be killed.
+    Holder,
+    /// It makes the memory, shares it, and waits to be killed.
+    Maker,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Turns => "turns",
+            Role::Holder => "holder",
+            Role::Maker => "maker",
+        }
+    }
 }
 
 /// An odd number, so that no boundary of the driver's is one of ours: 4 MiB and 3 words.
@@ -36,18 +54,11 @@ const ROUNDS: u32 = 3;
 /// How long a side waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What goes with the descriptor.
-#[derive(Debug, Serialize, Deserialize)]
-struct Hello {
-    handle: HandleKind,
-    allocation_bytes: u64,
-    size_bytes: u64,
-    kind: usize,
-    granule_bytes: u64,
-    dedicated: bool,
-    device: Option<DeviceUuid>,
-    driver: [u8; 16],
-}
+/// How long a survivor may take to be told.
+const TOLD_LIMIT: Duration = Duration::from_secs(2);
+
+/// The change that is there when a process is killed.
+const SALT: u32 = 77;
 
 /// What the first process says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,7 +76,7 @@ type Answer = Result<u32, Refusal>;
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     why: String,
-    /// It could not be tried: this kind of handle can only leave a process.
+    /// It could not be tried: this way only leads out of a process.
     skipped: bool,
 }
 
@@ -77,72 +88,119 @@ impl From<Refusal> for Problem {
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Refusal {
+        // A note has its limits.
+        let cut = |why: String| why.chars().take(200).collect();
         match problem {
-            Problem::Failed(why) => Refusal { why, skipped: false },
-            Problem::Skipped(why) => Refusal { why, skipped: true },
+            Problem::Failed(why) => Refusal { why: cut(why), skipped: false },
+            Problem::Skipped(why) => Refusal { why: cut(why), skipped: true },
         }
     }
 }
 
 pub(super) fn test(device: &Device) -> TestResult {
-    let handles: Vec<HandleKind> = [HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc]
-        .into_iter()
-        .filter(|handle| device.profile().memory.iter().any(|kind| kind.export.contains(handle)))
-        .collect();
+    let profile = device.profile();
+    let ways = HandleKind::ALL.into_iter().filter(|way| match way {
+        HandleKind::Memfd => device.info().limits.host_import_alignment_bytes > 0,
+        way => profile.memory.iter().any(|kind| kind.export.contains(way)),
+    });
     let mut passed: Vec<String> = Vec::new();
-    for &handle in &handles {
-        let named = |problem| match problem {
-            Problem::Failed(why) => Problem::Failed(format!("{}: {why}", handle.name())),
-            Problem::Skipped(why) => Problem::Skipped(format!("{}: {why}", handle.name())),
-        };
-        passed.push(share(device, handle).map_err(named)?);
+    let mut skipped: Vec<String> = Vec::new();
+    for way in ways {
+        let name = way.name();
+        match share(device, way) {
+            Ok(placement) => passed.push(placement),
+            Err(Problem::Failed(why)) => return Err(Problem::Failed(format!("{name}: {why}"))),
+            Err(Problem::Skipped(why)) => skipped.push(format!("{name}: {why}")),
+        }
     }
-    if passed.is_empty() {
+    if passed.is_empty() && skipped.is_empty() {
         return Err(Problem::Failed("no memory of the device can be exported".into()));
     }
-    Ok(format!(
-        "a second process read and wrote it, and kept it when the first let go: {}",
+    if passed.is_empty() {
+        return Err(Problem::Skipped(skipped.join("; ")));
+    }
+    let mut told = format!(
+        "a second process read and wrote it, kept it when the first let go, and either was killed while both held it: {}",
         passed.join("; ")
-    ))
+    );
+    if !skipped.is_empty() {
+        told += &format!("; not tried: {}", skipped.join("; "));
+    }
+    Ok(told)
 }
 
-/// The first process, for one kind of handle.
-fn share(device: &Device, handle: HandleKind) -> TestResult {
-    let buffer =
-        device.buffer::<u32>(WORDS).host(HostAccess::ReadWrite).share(Share::Process).zeroed().build()?;
+/// The first process, for one way.
+fn share(device: &Device, way: HandleKind) -> TestResult {
+    let buffer = build(device, way)?;
     compare(&buffer.read_to_vec()?, &[0; WORDS], "memory that is to be shared, which must begin as zeros")?;
-    let placement = format!("{} through {}", handle.name(), buffer.placement().kind);
-    let export = buffer.export(handle)?;
-
-    let (mine, its) = UnixStream::pair().map_err(os("a socket"))?;
-    let start = Instant::now();
-    let id = device.info().id.to_string();
-    let peer = child::spawn(&["__child", "peer", &id], Some(its.into())).map_err(skip)?;
-    let talk = Talk::new(mine).and_then(|mut talk| converse(device, buffer, export, &mut talk));
+    let placement = format!("{} through {}", way.name(), buffer.placement().kind);
+    let (peer, talk) = Peer::start(device, Role::Turns, way)?;
+    let spoken = talk.and_then(|talk| converse(device, buffer, &talk));
     // The socket is closed: the peer, if it still waits, ends.
-    let ended = child::finish(peer, start, PATIENCE).map_err(skip)?;
-    match (talk, &ended.how) {
-        (Ok(()), How::Exited(0)) => Ok(placement),
-        (Err(Problem::Failed(why)), How::Exited(0)) => Err(Problem::Failed(why)),
-        (Err(Problem::Failed(why)), _) => Err(Problem::Failed(format!("{why} ({})", ended.why()))),
-        (Err(skipped), _) => Err(skipped),
-        (Ok(()), _) => Err(Problem::Failed(format!("the second process: {}", ended.why()))),
+    let ended = child::finish(peer.child, peer.start, PATIENCE).map_err(skip)?;
+    match (spoken, &ended.how) {
+        (Ok(()), How::Exited(0)) => {}
+        (Err(Problem::Failed(why)), How::Exited(0)) => return Err(Problem::Failed(why)),
+        (Err(Problem::Failed(why)), _) => return Err(Problem::Failed(format!("{why} ({})", ended.why()))),
+        (Err(skipped), _) => return Err(skipped),
+        (Ok(()), _) => return Err(Problem::Failed(format!("the second process: {}", ended.why()))),
+    }
+    for role in [Role::Holder, Role::Maker] {
+        device.wait_idle()?;
+        let before = held(device);
+        killed(device, role, way)?;
+        device.wait_idle()?;
+        let after = held(device);
+        if after != before {
+            return Err(Problem::Failed(format!(
+                "after the {} was killed, this process holds {} descriptors and {} buffers; before, {} and {}",
+                role.name(),
+                after.0,
+                after.1,
+                before.0,
+                before.1
+            )));
+        }
+    }
+    Ok(placement)
+}
+
+/// Descriptors and live buffers of this process.
+fn held(device: &Device) -> (usize, u64) {
+    device.trim();
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
+    (descriptors, device.memory().buffers)
+}
+
+fn build(device: &Device, way: HandleKind) -> Result<Buffer<u32>, Problem> {
+    let builder = device.buffer::<u32>(WORDS).host(HostAccess::ReadWrite).share(Share::Process);
+    match builder.ways([way]).zeroed().build() {
+        Err(error @ (Error::NoPlacement { .. } | Error::Unsupported { .. })) if way == HandleKind::Memfd => {
+            Err(Problem::Skipped(error.to_string()))
+        }
+        other => Ok(other?),
     }
 }
 
-fn converse(device: &Device, buffer: Buffer<u32>, export: Export, talk: &mut Talk) -> Result<(), Problem> {
-    let hello = Hello {
-        handle: export.handle,
-        allocation_bytes: export.allocation_bytes,
-        size_bytes: export.size_bytes,
-        kind: export.kind,
-        granule_bytes: export.granule_bytes,
-        dedicated: export.dedicated,
-        device: export.device,
-        driver: export.driver,
-    };
-    talk.send_with(&hello, &export.fd)?;
-    drop(export);
+/// A second process, and when it was started.
+struct Peer {
+    child: Child,
+    start: Instant,
+}
+
+impl Peer {
+    fn start(device: &Device, role: Role, way: HandleKind) -> Result<(Peer, Result<Talk, Problem>), Problem> {
+        let (mine, its) = Channel::socket_pair().map_err(|error| Problem::Skipped(error.to_string()))?;
+        let start = Instant::now();
+        let id = device.info().id.to_string();
+        let args = ["__child", "peer", &id, role.name(), way.name()];
+        let child = child::spawn(&args, Some(its)).map_err(skip)?;
+        Ok((Peer { child, start }, Talk::new(mine)))
+    }
+}
+
+fn converse(device: &Device, buffer: Buffer<u32>, talk: &Talk) -> Result<(), Problem> {
+    talk.channel.send_share("turns", &buffer.share()?)?;
     let mut side = Side::new(device, buffer)?;
     let mut salt = 1;
     for round in 0..ROUNDS {
@@ -160,27 +218,67 @@ fn converse(device: &Device, buffer: Buffer<u32>, export: Export, talk: &mut Tal
     answer.map(|_| ()).map_err(Problem::from)
 }
 
+/// The first process, when the second one is killed while both hold the memory.
+fn killed(device: &Device, role: Role, way: HandleKind) -> Result<(), Problem> {
+    let (mut peer, talk) = Peer::start(device, role, way)?;
+    let talk = talk?;
+    let mut side = if role == Role::Holder {
+        let buffer = build(device, way)?;
+        let share = buffer.share()?;
+        let mut side = Side::new(device, buffer)?;
+        side.change(SALT)?;
+        talk.channel.send_share("held", &share)?;
+        side
+    } else {
+        let (_, share) = talk.channel.receive_share()?;
+        let mut side = Side::new(device, open(device, &share)?)?;
+        side.mirror(SALT);
+        side
+    };
+    let answer: Answer = talk.receive()?;
+    answer.map_err(Problem::from)?;
+    peer.child.kill().map_err(|error| Problem::Skipped(format!("a kill: {error}")))?;
+    let begin = Instant::now();
+    let told = talk.channel.receive_note();
+    let after = begin.elapsed();
+    child::finish(peer.child, peer.start, PATIENCE).map_err(skip)?;
+    if !matches!(told, Err(Error::PeerGone(_))) || after > TOLD_LIMIT {
+        let name = role.name();
+        return Err(Problem::Failed(format!(
+            "{after:?} after the {name} was killed, this process is told {told:?}"
+        )));
+    }
+    side.check("after the second process was killed")?;
+    side.change(SALT + 1)?;
+    side.check("what was written after the second process was killed")
+}
+
 /// The second process.
 pub(crate) fn here(peer: &PeerOf) -> crate::error::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|error| crate::error::Error::io("the inherited socket", error))?;
-    match answer(&peer.device, UnixStream::from(socket)) {
+    let talk = Talk::new(socket);
+    let done = talk.and_then(|talk| match peer.role {
+        Role::Turns => answer(&peer.device, &talk),
+        Role::Holder | Role::Maker => wait_to_be_killed(peer, &talk),
+    });
+    match done {
         Ok(()) => Ok(()),
         Err(Problem::Failed(why) | Problem::Skipped(why)) => Err(crate::error::Error::Failed(why)),
     }
 }
 
-fn answer(device: &str, socket: UnixStream) -> Result<(), Problem> {
-    let mut talk = Talk::new(socket)?;
-    let (hello, fd): (Hello, OwnedFd) = talk.receive_with()?;
+fn answer(device: &str, talk: &Talk) -> Result<(), Problem> {
+    let (_, share) = talk.channel.receive_share()?;
     let device = onebuf::Registry::system().open(device)?;
-    let mut side = match import(&device, hello, fd).and_then(|buffer| Side::new(&device, buffer)) {
+    let mut side = match open(&device, &share).and_then(|buffer| Side::new(&device, buffer)) {
         Ok(side) => side,
         Err(problem) => {
             let _: Turn = talk.receive()?;
             return talk.send(&Answer::Err(problem.into()));
         }
     };
+    drop(share);
     loop {
         let (turn, alone) = match talk.receive()? {
             Turn::Yours { salt } => (side.look_and_change(salt), false),
@@ -194,23 +292,37 @@ fn answer(device: &str, socket: UnixStream) -> Result<(), Problem> {
     }
 }
 
-#[allow(unsafe_code)]
-fn import(device: &Device, hello: Hello, fd: OwnedFd) -> Result<Buffer<u32>, Problem> {
-    let Hello { handle, allocation_bytes, size_bytes, kind, device: uuid, driver, .. } = hello;
-    let export = Export {
-        fd,
-        handle,
-        allocation_bytes,
-        size_bytes,
-        kind,
-        granule_bytes: hello.granule_bytes,
-        dedicated: hello.dedicated,
-        device: uuid,
-        driver,
+fn wait_to_be_killed(peer: &PeerOf, talk: &Talk) -> Result<(), Problem> {
+    let device = onebuf::Registry::system().open(&peer.device)?;
+    let way = HandleKind::ALL.into_iter().find(|way| way.name() == peer.way);
+    let way = way.ok_or_else(|| Problem::Failed(format!("there is no way `{}`", peer.way)))?;
+    let mut side = if peer.role == Role::Holder {
+        let (_, share) = talk.channel.receive_share()?;
+        Side::new(&device, open(&device, &share)?)?
+    } else {
+        Side::new(&device, build(&device, way)?)?
     };
+    let ready = if peer.role == Role::Holder {
+        side.mirror(SALT);
+        side.check("what the first process wrote").map(|()| 0)
+    } else {
+        side.change(SALT)?;
+        talk.channel.send_share("made", &side.buffer.share()?)?;
+        Ok(0)
+    };
+    talk.send(&ready.map_err(Refusal::from))?;
+    // The end comes from outside; where it does not, the first process closes the socket.
+    match talk.channel.receive_note() {
+        Err(Error::PeerGone(_)) => Ok(()),
+        other => Err(Problem::Failed(format!("{other:?} in place of the end"))),
+    }
+}
+
+#[allow(unsafe_code)]
+fn open(device: &Device, share: &SharedBuffer) -> Result<Buffer<u32>, Problem> {
     // SAFETY: the two processes take turns. Each touches the memory only between a message that it received and the one
     // that it sends next, and has waited for its device before it sends.
-    match unsafe { device.import_buffer(export, WORDS) } {
+    match unsafe { device.open_shared(share) } {
         Err(error @ Error::Unsupported { .. }) => Err(Problem::Skipped(error.to_string())),
         Err(error) => Err(Problem::Failed(format!("the second process could not open it: {error}"))),
         Ok(buffer) => Ok(buffer),
@@ -274,87 +386,28 @@ impl Side {
     }
 }
 
-/// Messages of one line each over a socket, the first one with a descriptor.
+/// Messages between the two.
 struct Talk {
-    socket: UnixStream,
-    lines: BufReader<UnixStream>,
+    channel: Channel,
 }
-
-/// No message is longer.
-const LINE_BYTES: usize = 4096;
 
 impl Talk {
-    fn new(socket: UnixStream) -> Result<Talk, Problem> {
-        socket.set_read_timeout(Some(PATIENCE)).map_err(os("a time limit on a socket"))?;
-        socket.set_write_timeout(Some(PATIENCE)).map_err(os("a time limit on a socket"))?;
-        let lines = BufReader::new(socket.try_clone().map_err(os("a second handle of a socket"))?);
-        Ok(Talk { socket, lines })
+    fn new(socket: std::os::fd::OwnedFd) -> Result<Talk, Problem> {
+        let mut channel = Channel::from_socket(socket, &Peers::SameUser)?;
+        channel.set_patience(PATIENCE);
+        Ok(Talk { channel })
     }
 
-    fn send(&mut self, message: &impl Serialize) -> Result<(), Problem> {
-        self.socket.write_all(&line(message)?).map_err(gone)
+    fn send(&self, message: &impl Serialize) -> Result<(), Problem> {
+        let text = serde_json::to_string(message).map_err(|error| Problem::Failed(error.to_string()))?;
+        Ok(self.channel.send_note(&text)?)
     }
 
-    fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
-        let mut text = String::new();
-        (&mut self.lines).take(LINE_BYTES as u64).read_line(&mut text).map_err(gone)?;
-        if text.is_empty() {
-            return Err(Problem::Failed("the other process ended in the middle of the test".into()));
-        }
-        parse(text.as_bytes())
+    fn receive<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        serde_json::from_str(&self.channel.receive_note()?).map_err(|error| {
+            Problem::Failed(format!("a message of the other process cannot be understood: {error}"))
+        })
     }
-
-    fn send_with(&mut self, message: &impl Serialize, fd: &OwnedFd) -> Result<(), Problem> {
-        let text = line(message)?;
-        let fds = [fd.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(Problem::Failed("no room for a descriptor in a message".into()));
-        }
-        let sent = sendmsg(&self.socket, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL);
-        match sent.map_err(|errno| gone(errno.into()))? {
-            all if all == text.len() => Ok(()),
-            part => Err(Problem::Failed(format!("{part} of {} bytes were sent", text.len()))),
-        }
-    }
-
-    fn receive_with<T: DeserializeOwned>(&mut self) -> Result<(T, OwnedFd), Problem> {
-        // The other side sends nothing more until it is answered, so one message is all there is.
-        let mut text = [0; LINE_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got =
-            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
-                .map_err(|errno| gone(errno.into()))?;
-        let mut fds = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let fd = fds.next().and_then(|mut fds| fds.next());
-        let fd = fd.ok_or_else(|| Problem::Failed("no descriptor came over the socket".into()))?;
-        Ok((parse(&text[..got.bytes])?, fd))
-    }
-}
-
-fn line(message: &impl Serialize) -> Result<Vec<u8>, Problem> {
-    let mut text = serde_json::to_vec(message).map_err(|error| Problem::Failed(error.to_string()))?;
-    text.push(b'\n');
-    Ok(text)
-}
-
-fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(text).map_err(|error| {
-        Problem::Failed(format!("a message of the other process cannot be understood: {error}"))
-    })
-}
-
-fn gone(error: std::io::Error) -> Problem {
-    Problem::Failed(format!("no answer of the other process: {error}"))
-}
-
-fn os(what: &'static str) -> impl FnOnce(std::io::Error) -> Problem {
-    move |error| Problem::Skipped(format!("{what}: {error}"))
 }
 
 fn skip(error: crate::error::Error) -> Problem {
