@@ -88,12 +88,15 @@ fn cuda(kernel: &Specialized, options: &Options) -> Result<Vec<u8>> {
     let cuda = kernel.to_cuda(&asked).map_err(failed(options))?;
     if let Some(architecture) = &options.check {
         let failed = |error: onebuf_wgsl::nvrtc::NvrtcError| Error::Failed(error.to_string());
-        let compiled =
-            Nvrtc::load().and_then(|nvrtc| nvrtc.compile(&cuda, architecture, &[])).map_err(failed)?;
+        let nvrtc = Nvrtc::load().map_err(failed)?;
+        let begin = std::time::Instant::now();
+        let compiled = nvrtc.compile(&cuda, architecture, &[]).map_err(failed)?;
+        let milliseconds = begin.elapsed().as_millis();
         if !compiled.log.trim().is_empty() {
             note(compiled.log.trim());
         }
-        note(format_args!("compiled for {architecture}: {} bytes", compiled.cubin.len()));
+        let bytes = compiled.cubin.len();
+        note(format_args!("NVRTC compiled it for {architecture} in {milliseconds} ms: {bytes} bytes"));
     }
     Ok(cuda.code().into_bytes())
 }

@@ -60,3 +60,59 @@ fn what_cuda_cannot_have_is_said() {
     assert!(matches!(&error, Error::Write { target: "CUDA C++", .. }), "{error}");
     assert!(error.to_string().contains("2048 x 1 x 1"), "{error}");
 }
+
+/// Indices that are surely in range carry no check; those that only look so do.
+#[test]
+fn what_is_surely_in_range_is_not_checked() {
+    let source = "
+        var<workgroup> w: array<u32, 16>;
+        @group(0) @binding(0) var<storage, read_write> x: u32;
+        fn change(i: ptr<function, u32>) { *i = 99u; }
+        @compute @workgroup_size(4, 2, 2)
+        fn main(@builtin(local_invocation_id) l: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+            INDEX
+        }";
+    let clamped = |body: &str| {
+        let module =
+            Module::parse(&source.replace("INDEX", body)).unwrap_or_else(|error| panic!("{body}: {error}"));
+        let kernel = module.specialize(None, &[]).unwrap_or_else(|error| panic!("{body}: {error}"));
+        let cuda = kernel.to_cuda(&CudaOptions::default()).unwrap_or_else(|error| panic!("{body}: {error}"));
+        cuda.kernel.contains("wg_clamp_index")
+    };
+    for body in [
+        "w[t] = 1u;",
+        "w[l.x + 4u * l.y + 8u * l.z] = 1u;",
+        "w[x % 16u] = 1u;",
+        "w[x & 15u] = 1u;",
+        "w[(x & 255u) / 16u] = 1u;",
+        "w[(x & 255u) >> 4u] = 1u;",
+        "w[min(x, 15u)] = 1u;",
+        "for (var i = 0u; i < 16u; i++) { w[i] = 1u; }",
+        "for (var i = 0; i < 16; i++) { w[i] = 1u; }",
+        "for (var i = 1; i <= 15; i += 2) { w[i] = 1u; }",
+        "for (var i = 0u; i < 16u; i += 4u) { w[l.x + i] = 1u; }",
+        "for (var i = 0u; i < 16u; i++) { if x == 3u { continue; } for (var j = 0u; j < 2u; j++) { w[i] = j; } }",
+    ] {
+        assert!(!clamped(body), "{body}");
+    }
+    for body in [
+        "w[t + 1u] = 1u;",
+        "w[l.x * 4u + l.y * 4u] = 1u;",
+        "w[x % 17u] = 1u;",
+        "w[i32(x) % 16] = 1u;",
+        "w[min(i32(x), 15)] = 1u;",
+        "w[t - 1u] = 1u;",
+        "w[t * 0x10000001u] = 1u;",
+        "for (var i = 0u; i < 17u; i++) { w[i] = 1u; }",
+        "for (var i = -1; i < 16; i++) { w[i] = 1u; }",
+        "for (var i = 0u; i < 16u; i++) { i = x; w[i] = 1u; }",
+        "for (var i = 0u; i < 16u; i++) { change(&i); w[i] = 1u; }",
+        "for (var i = 0u; i < 16u; i++) { x = i; } var i = x; w[i] = 1u;",
+        "var i = 0u; for (; i < 16u; i++) { x = i; } w[i] = 1u;",
+        "for (var i = 2u; i < 16u; i += 4u) { w[l.x + i] = 1u; }",
+        "var i = 0; for (; i < 16; i++) { w[i] = 1u; } i = i32(x); loop { if !(i < 16) { break; } w[i] = 1u; continuing { i++; } }",
+        "var i = x; let small = i < 16u; loop { if !small { break; } w[i] = 1u; continuing { i++; } }",
+    ] {
+        assert!(clamped(body), "{body}");
+    }
+}

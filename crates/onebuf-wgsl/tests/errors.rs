@@ -26,6 +26,7 @@ fn parse_and_validation_errors_mark_the_line() {
     );
     assert!(matches!(error, Error::Validation(_) | Error::Parse(_)));
     assert_eq!(error.location().unwrap().line, 3, "{error}");
+    assert!(error.to_string().contains("a[0] = 1u;") && error.to_string().contains('^'), "{error}");
 }
 
 #[test]
@@ -39,7 +40,8 @@ fn what_a_kernel_cannot_have_is_named() {
         Error::Unsupported { construct, diagnostic } => {
             assert_eq!(construct, "texture");
             assert_eq!(diagnostic.location.unwrap().line, 1);
-            assert!(diagnostic.to_string().contains("var image: texture_2d<f32>"), "{diagnostic}");
+            let text = texture.to_string();
+            assert!(text.contains("var image: texture_2d<f32>") && text.contains('^'), "{text}");
         }
         other => panic!("{other}"),
     }

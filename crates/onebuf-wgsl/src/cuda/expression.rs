@@ -308,13 +308,33 @@ impl FunctionWriter<'_, '_> {
 
     /// The place that a pointer points to.
     pub(super) fn place(&self, pointer: Handle<Expression>) -> Result<String, Fault> {
+        self.place_with(pointer, false)
+    }
+
+    /// The place that a pointer points to; with `clamp`, a place inside of the buffer whatever the indices are.
+    fn place_with(&self, pointer: Handle<Expression>, clamp: bool) -> Result<String, Fault> {
+        if clamp && let Some((index, length)) = self.compared(pointer)? {
+            let (Expression::Access { base, .. } | Expression::AccessIndex { base, .. }) =
+                self.function.expressions[pointer]
+            else {
+                return Err(Fault("an index without an access".to_owned()));
+            };
+            let (text, index) = (self.place_with(base, clamp)?, format!("wg_clamp_index({index}, {length})"));
+            return Ok(if self.is_vector(base) {
+                format!("wg_at({text}, {index})")
+            } else {
+                format!("{text}[{index}]")
+            });
+        }
         match self.function.expressions[pointer] {
             Expression::GlobalVariable(variable) => Ok(self.module.global_place(variable)),
             Expression::LocalVariable(variable) => Ok(self.local_name(variable).to_owned()),
             Expression::FunctionArgument(index) => Ok(self.argument_name(index).to_owned()),
-            Expression::AccessIndex { base, index } => self.member(&self.place(base)?, base, index),
+            Expression::AccessIndex { base, index } => {
+                self.member(&self.place_with(base, clamp)?, base, index)
+            }
             Expression::Access { base, index } => {
-                let (text, index) = (self.place(base)?, self.checked_index(pointer, index)?);
+                let (text, index) = (self.place_with(base, clamp)?, self.checked_index(pointer, index)?);
                 Ok(if self.is_vector(base) {
                     format!("wg_at({text}, {index})")
                 } else {
@@ -356,23 +376,35 @@ impl FunctionWriter<'_, '_> {
         while let Expression::Access { base, .. } | Expression::AccessIndex { base, .. } =
             self.function.expressions[pointer]
         {
-            if let Some(check) = self.check(pointer)
-                && check.policy == BoundsCheckPolicy::ReadZeroSkipWrite
-            {
-                let index = match check.index {
-                    GuardedIndex::Known(index) => format!("{index}u"),
-                    GuardedIndex::Expression(index) => self.index(index)?,
-                };
-                let length = match check.length {
-                    IndexableLength::Known(length) => format!("{length}u"),
-                    IndexableLength::Dynamic => self.array_length(base)?,
-                };
+            if let Some((index, length)) = self.compared(pointer)? {
                 conditions.push(format!("{index} < {length}"));
             }
             pointer = base;
         }
         conditions.reverse();
         Ok(conditions.join(" && "))
+    }
+
+    /// The index and the length that an access to a buffer compares.
+    fn compared(&self, access: Handle<Expression>) -> Result<Option<(String, String)>, Fault> {
+        let Some(check) = self.check(access) else { return Ok(None) };
+        let (Expression::Access { base, .. } | Expression::AccessIndex { base, .. }) =
+            self.function.expressions[access]
+        else {
+            return Ok(None);
+        };
+        if check.policy != BoundsCheckPolicy::ReadZeroSkipWrite {
+            return Ok(None);
+        }
+        let index = match check.index {
+            GuardedIndex::Known(index) => format!("{index}u"),
+            GuardedIndex::Expression(index) => self.index(index)?,
+        };
+        let length = match check.length {
+            IndexableLength::Known(length) => format!("{length}u"),
+            IndexableLength::Dynamic => self.array_length(base)?,
+        };
+        Ok(Some((index, length)))
     }
 
     /// Whether `pointer` points to an atomic.
@@ -390,6 +422,13 @@ impl FunctionWriter<'_, '_> {
         if let Some((vector, index)) = self.register_component(pointer)? {
             return Ok(format!("wg_get({vector}, {index})"));
         }
+        let condition = self.condition(pointer)?;
+        let is_plain = !self.is_atomic(pointer) && !self.is_volatile(pointer);
+        if !condition.is_empty() && is_plain && self.is_small(pointer) {
+            // From a place inside of the buffer, so that no branch stands before the load, and what is not there is dropped
+            // behind it: loads that follow one another then wait together.
+            return Ok(format!("wg_if({condition}, {})", self.place_with(pointer, true)?));
+        }
         let place = self.place(pointer)?;
         let text = if self.is_atomic(pointer) {
             format!("wg_atomic_load({place})")
@@ -398,11 +437,21 @@ impl FunctionWriter<'_, '_> {
         } else {
             place
         };
-        let condition = self.condition(pointer)?;
         if condition.is_empty() {
             return Ok(text);
         }
         Ok(format!("({condition} ? {text} : {}{{}})", self.pointee_name(pointer)?))
+    }
+
+    /// Whether a scalar or a vector is behind `pointer`.
+    fn is_small(&self, pointer: Handle<Expression>) -> bool {
+        match *self.inner(pointer) {
+            TypeInner::Pointer { base, .. } => {
+                matches!(self.module.ir.types[base].inner, TypeInner::Scalar(_) | TypeInner::Vector { .. })
+            }
+            TypeInner::ValuePointer { .. } => true,
+            _ => false,
+        }
     }
 
     /// The type of the value behind `pointer`.

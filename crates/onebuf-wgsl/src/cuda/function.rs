@@ -11,7 +11,7 @@ use naga::{
     valid::FunctionInfo,
 };
 
-use super::{Fault, module::ModuleWriter, operands};
+use super::{Fault, module::ModuleWriter, operands, ranges::Ranges};
 use crate::Bounds;
 
 /// Which function is printed.
@@ -38,6 +38,7 @@ pub(super) struct FunctionWriter<'a, 'm> {
     depth: HashMap<Handle<Expression>, u32>,
     /// Indices that are compared before they are used.
     guarded: HashSet<Handle<Expression>>,
+    ranges: Ranges,
     pub(super) out: String,
     pub(super) indent: usize,
 }
@@ -60,6 +61,7 @@ impl<'a, 'm> FunctionWriter<'a, 'm> {
             declared: HashSet::new(),
             depth: HashMap::new(),
             guarded: HashSet::new(),
+            ranges: Ranges::of(module.ir, function, info, module.interface().workgroup_size),
             out: String::new(),
             indent: 1,
         };
@@ -160,6 +162,11 @@ impl<'a, 'm> FunctionWriter<'a, 'm> {
             return None;
         }
         let length = access_needs_check(base, index, self.module.ir, &self.function.expressions, self.info)?;
+        if let (GuardedIndex::Expression(index), &IndexableLength::Known(length)) = (index, &length)
+            && self.ranges.is_below(index, length)
+        {
+            return None;
+        }
         let policy = match self.inner(base).pointer_space() {
             Some(AddressSpace::Storage { .. } | AddressSpace::Uniform) => {
                 BoundsCheckPolicy::ReadZeroSkipWrite

@@ -28,6 +28,7 @@ mod module;
 mod names;
 mod operands;
 mod prelude;
+mod ranges;
 mod statement;
 mod types;
 mod uniformity;

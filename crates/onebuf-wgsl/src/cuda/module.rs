@@ -72,7 +72,7 @@ impl<'a> ModuleWriter<'a> {
         Ok(ModuleWriter { ir, options, names, types, tables, specialized, lengths, dynamic_shared })
     }
 
-    fn interface(&self) -> &'a KernelInterface {
+    pub(super) fn interface(&self) -> &'a KernelInterface {
         &self.specialized.interface
     }
 

@@ -17,13 +17,7 @@ pub(super) fn is_worth_unrolling(function: &Function, body: &Block, continuing: 
 
 /// The most turns that the loop can take, if that is plain to see.
 fn turns(function: &Function, body: &Block, continuing: &Block) -> Option<u32> {
-    let (variable, limit) = body.iter().find_map(|statement| match *statement {
-        Statement::If { condition, ref accept, ref reject } if accept.is_empty() => match reject.as_ref() {
-            [Statement::Break] => limit(function, condition),
-            _ => None,
-        },
-        _ => None,
-    })?;
+    let (_, variable, limit) = guard(function, body)?;
     let step = continuing.iter().find_map(|statement| match *statement {
         Statement::Store { pointer, value } if is_local(function, pointer, variable) => {
             step(function, value, variable)
@@ -31,6 +25,20 @@ fn turns(function: &Function, body: &Block, continuing: &Block) -> Option<u32> {
         _ => None,
     })?;
     Some(limit.div_ceil(step))
+}
+
+/// `if !(variable < literal) { break; }` in the body of a loop: its place there, the variable and the first number that is
+/// not below.
+pub(super) fn guard(function: &Function, body: &Block) -> Option<(usize, Handle<LocalVariable>, u32)> {
+    body.iter().enumerate().find_map(|(place, statement)| match *statement {
+        Statement::If { condition, ref accept, ref reject } if accept.is_empty() => match reject.as_ref() {
+            [Statement::Break] => {
+                limit(function, condition).map(|(variable, limit)| (place, variable, limit))
+            }
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// `variable < literal`, as the variable and the first number that is not below.
@@ -46,7 +54,11 @@ fn limit(function: &Function, condition: Handle<Expression>) -> Option<(Handle<L
 }
 
 /// `variable + literal`, as the literal.
-fn step(function: &Function, value: Handle<Expression>, variable: Handle<LocalVariable>) -> Option<u32> {
+pub(super) fn step(
+    function: &Function,
+    value: Handle<Expression>,
+    variable: Handle<LocalVariable>,
+) -> Option<u32> {
     match function.expressions[value] {
         Expression::Binary { op: Op::Add, left, right } if loaded(function, left) == Some(variable) => {
             literal(function, right).filter(|&step| step > 0)
@@ -55,7 +67,7 @@ fn step(function: &Function, value: Handle<Expression>, variable: Handle<LocalVa
     }
 }
 
-fn literal(function: &Function, expression: Handle<Expression>) -> Option<u32> {
+pub(super) fn literal(function: &Function, expression: Handle<Expression>) -> Option<u32> {
     match function.expressions[expression] {
         Expression::Literal(Literal::U32(value)) => Some(value),
         Expression::Literal(Literal::I32(value)) => u32::try_from(value).ok(),
@@ -63,7 +75,7 @@ fn literal(function: &Function, expression: Handle<Expression>) -> Option<u32> {
     }
 }
 
-fn loaded(function: &Function, expression: Handle<Expression>) -> Option<Handle<LocalVariable>> {
+pub(super) fn loaded(function: &Function, expression: Handle<Expression>) -> Option<Handle<LocalVariable>> {
     let Expression::Load { pointer } = function.expressions[expression] else { return None };
     match function.expressions[pointer] {
         Expression::LocalVariable(variable) => Some(variable),
@@ -71,7 +83,11 @@ fn loaded(function: &Function, expression: Handle<Expression>) -> Option<Handle<
     }
 }
 
-fn is_local(function: &Function, pointer: Handle<Expression>, variable: Handle<LocalVariable>) -> bool {
+pub(super) fn is_local(
+    function: &Function,
+    pointer: Handle<Expression>,
+    variable: Handle<LocalVariable>,
+) -> bool {
     matches!(function.expressions[pointer], Expression::LocalVariable(found) if found == variable)
 }
 

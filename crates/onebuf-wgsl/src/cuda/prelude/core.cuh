@@ -144,6 +144,9 @@ template <class T> struct runtime_array {
 
 WG u32 wg_clamp_index(u32 i, u32 length) { return i < length ? i : length - 1; }
 
+// The value, or zero where it is not there.
+template <class T> WG T wg_if(bool there, T value) { return there ? value : T{}; }
+
 // Zeroes workgroup memory, all threads together. The caller puts a barrier behind it.
 template <class T> WG void wg_zero(T &variable, u32 thread, u32 threads) {
     constexpr u32 quads = sizeof(T) / 16;
