@@ -201,8 +201,11 @@ impl VulkanMemory {
             .push_next(&mut import);
         // SAFETY: as above.
         let memory = unsafe { shared.raw.allocate_memory(&info, None) }.map_err(|code| match code {
-            vk::Result::ERROR_INVALID_EXTERNAL_HANDLE => refused(code),
-            other => out_of_memory("vkAllocateMemory (import)", size_bytes)(other),
+            vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_DEVICE_LOST => {
+                out_of_memory("vkAllocateMemory (import)", size_bytes)(code)
+            }
+            // No memory is allocated, so whatever else a driver answers is about these pages.
+            other => refused(other),
         })?;
         let kind = shared.physical.types.iter().position(|&t| t == index).unwrap_or(0);
         let own = OwnMemory { memory, allocation_bytes: size_bytes, kind, exportable: false };
