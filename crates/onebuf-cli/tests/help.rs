@@ -14,6 +14,8 @@ fn each_help_is_as_reviewed() {
         ("run", vec!["run", "--help"]),
         ("translate", vec!["translate", "--help"]),
         ("bench", vec!["bench", "--help"]),
+        ("serve", vec!["serve", "--help"]),
+        ("ipc", vec!["ipc", "--help"]),
     ] {
         insta::assert_snapshot!(name, text(&expect(&mut onebuf(&args), 0).stdout));
     }
