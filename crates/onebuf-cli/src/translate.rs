@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use onebuf::core::kernel::Override;
 use onebuf_wgsl::nvrtc::Nvrtc;
-use onebuf_wgsl::{Bounds, CudaOptions, Specialized, SpirvOptions};
+use onebuf_wgsl::{Bounds, CudaOptions, CudaSource, Specialized, SpirvOptions};
 
 use crate::error::{Error, Result};
 use crate::output::{note, print_bytes};
@@ -56,15 +56,30 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Err(Error::usage("SPIR-V is no text for a terminal; give -o FILE"));
     }
     let kernel = source::specialize(&options.source, options.entry.as_deref(), &options.overrides)?;
-    let bytes = match options.target {
-        Target::Spirv => spirv(&kernel, options)?,
-        Target::Cuda => cuda(&kernel, options)?,
-    };
+    match options.target {
+        Target::Spirv => write(options, &spirv(&kernel, options)?),
+        Target::Cuda => {
+            let cuda = cuda(&kernel, options)?;
+            let Some(architecture) = &options.check else { return write(options, cuda.code().as_bytes()) };
+            match Nvrtc::load() {
+                Ok(nvrtc) => {
+                    check(&nvrtc, &cuda, architecture).and_then(|()| write(options, cuda.code().as_bytes()))
+                }
+                // Nothing is known against the code; that it was not checked is still no success.
+                Err(error) => {
+                    write(options, cuda.code().as_bytes()).and(Err(Error::Failed(error.to_string())))
+                }
+            }
+        }
+    }
+}
+
+fn write(options: &Options, bytes: &[u8]) -> Result<()> {
     match &options.output {
         Some(path) => fs::File::create(path)
-            .and_then(|mut file| file.write_all(&bytes))
+            .and_then(|mut file| file.write_all(bytes))
             .map_err(|error| Error::io(path.display(), error)),
-        None => print_bytes(&bytes),
+        None => print_bytes(bytes),
     }
 }
 
@@ -83,20 +98,20 @@ fn spirv(kernel: &Specialized, options: &Options) -> Result<Vec<u8>> {
     Ok(spirv.words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
-fn cuda(kernel: &Specialized, options: &Options) -> Result<Vec<u8>> {
+fn cuda(kernel: &Specialized, options: &Options) -> Result<CudaSource> {
     let asked = CudaOptions { bounds: bounds(options), ..CudaOptions::default() };
-    let cuda = kernel.to_cuda(&asked).map_err(failed(options))?;
-    if let Some(architecture) = &options.check {
-        let failed = |error: onebuf_wgsl::nvrtc::NvrtcError| Error::Failed(error.to_string());
-        let nvrtc = Nvrtc::load().map_err(failed)?;
-        let begin = std::time::Instant::now();
-        let compiled = nvrtc.compile(&cuda, architecture, &[]).map_err(failed)?;
-        let milliseconds = begin.elapsed().as_millis();
-        if !compiled.log.trim().is_empty() {
-            note(compiled.log.trim());
-        }
-        let bytes = compiled.cubin.len();
-        note(format_args!("NVRTC compiled it for {architecture} in {milliseconds} ms: {bytes} bytes"));
+    kernel.to_cuda(&asked).map_err(failed(options))
+}
+
+fn check(nvrtc: &Nvrtc, cuda: &CudaSource, architecture: &str) -> Result<()> {
+    let begin = std::time::Instant::now();
+    let compiled =
+        nvrtc.compile(cuda, architecture, &[]).map_err(|error| Error::Failed(error.to_string()))?;
+    let milliseconds = begin.elapsed().as_millis();
+    if !compiled.log.trim().is_empty() {
+        note(compiled.log.trim());
     }
-    Ok(cuda.code().into_bytes())
+    let bytes = compiled.cubin.len();
+    note(format_args!("NVRTC compiled it for {architecture} in {milliseconds} ms: {bytes} bytes"));
+    Ok(())
 }

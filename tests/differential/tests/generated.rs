@@ -39,7 +39,7 @@ fn number(variable: &str, default: u64) -> u64 {
 fn run_apart(seeds: Range<u64>) -> Vec<String> {
     let program = env::current_exe().expect("the path of this program");
     let child = Command::new(program)
-        .args(["--exact", "a_batch", "--ignored", "--nocapture"])
+        .args(["--exact", "random_programs_agree", "--nocapture"])
         .env("ONEBUF_BATCH", format!("{} {}", seeds.start, seeds.end))
         // Most of the time goes into lavapipe's compiler: narrow vectors and no optimization make it three times as fast
         // (Mesa 25.0, whose code for memory is much larger than that of 22.3). No program comes twice: keep none of them.
@@ -68,11 +68,8 @@ fn run_apart(seeds: Range<u64>) -> Vec<String> {
     vec![format!("seed {}: {}\n{tail}", seeds.start, child.status)]
 }
 
-/// The part of the test below that runs in a process of its own.
-#[test]
-#[ignore = "a part of random_programs_agree, which runs it"]
-fn a_batch() {
-    let Ok(batch) = env::var("ONEBUF_BATCH") else { return };
+/// What the test below does in such a process.
+fn a_batch(batch: &str) {
     let (first, end) = batch.split_once(' ').expect("two numbers");
     let (first, end): (u64, u64) = (first.parse().unwrap(), end.parse().unwrap());
     // The address sanitizer makes code four times as long to compile: it watches every eighth batch.
@@ -86,6 +83,9 @@ fn a_batch() {
 
 #[test]
 fn random_programs_agree() {
+    if let Ok(batch) = env::var("ONEBUF_BATCH") {
+        return a_batch(&batch);
+    }
     let count = number("ONEBUF_DIFFERENTIAL", 2_000);
     let first = number("ONEBUF_SEED", 1);
     let Some(runner) = Runner::open().unwrap_or_else(|error| panic!("{error:#}")) else { return };

@@ -90,19 +90,19 @@ fn an_object_is_opened_once() {
         // What this device made is found, not opened.
         let same = open(&subject.device, &share).unwrap();
         assert!(same.same_memory(&mine));
-        let before = (there.memory().buffers, resources::descriptors());
-        let all: Vec<Buffer<u32>> = (0..20).map(|_| open(there, &share).unwrap()).collect();
-        assert!(all.iter().all(|one| one.same_memory(&all[0]) && !one.same_memory(&mine)));
-        assert_eq!((there.memory().buffers, there.shared_objects()), (before.0 + 1, 1));
-        // One memory has common hazards.
-        let guard = all[0].write().unwrap();
-        assert!(matches!(all[1].try_read(), Err(Error::Busy(_))));
-        drop((guard, all));
-        there.wait_idle().unwrap();
-        assert_eq!((there.memory().buffers, there.shared_objects()), (before.0, 0));
-        // Twenty openings would leave twenty; a GPU's driver keeps a few that it opened first.
-        let left = resources::descriptors().saturating_sub(before.1);
-        assert!(left < 10, "{left} descriptors left");
+        // A driver may keep a descriptor that it opened for its first import.
+        resources::settles(3, 48 << 20, || {
+            let before = there.memory().buffers;
+            let all: Vec<Buffer<u32>> = (0..20).map(|_| open(there, &share).unwrap()).collect();
+            assert!(all.iter().all(|one| one.same_memory(&all[0]) && !one.same_memory(&mine)));
+            assert_eq!((there.memory().buffers, there.shared_objects()), (before + 1, 1));
+            // One memory has common hazards.
+            let guard = all[0].write().unwrap();
+            assert!(matches!(all[1].try_read(), Err(Error::Busy(_))));
+            drop((guard, all));
+            there.wait_idle().unwrap();
+            assert_eq!((there.memory().buffers, there.shared_objects()), (before, 0));
+        });
         // Many threads get one object, too.
         std::thread::scope(|scope| {
             let opened: Vec<_> = (0..4).map(|_| scope.spawn(|| open(there, &share).unwrap())).collect();
