@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -21,7 +22,7 @@ fn nvrtc() -> Option<Nvrtc> {
         Ok(nvrtc) => Some(nvrtc),
         Err(error) => {
             assert!(!support::required("nvrtc"), "ONEBUF_REQUIRE names nvrtc: {error}");
-            println!("not run: {error}");
+            let _ = writeln!(std::io::stderr(), "not run: {error}");
             None
         }
     }

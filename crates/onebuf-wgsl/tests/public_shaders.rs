@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -39,7 +40,7 @@ struct Counts {
 fn public_shaders_translate_and_compile() {
     let Some(folder) = env::var_os("ONEBUF_SHADERS").map(PathBuf::from) else {
         assert!(!support::required("shaders"), "ONEBUF_REQUIRE names shaders, and ONEBUF_SHADERS is not set");
-        println!("not run: ONEBUF_SHADERS is not set");
+        let _ = writeln!(std::io::stderr(), "not run: ONEBUF_SHADERS is not set");
         return;
     };
     let nvrtc = Nvrtc::load();

@@ -3,6 +3,7 @@
 //!
 //! `ONEBUF_SHADERS` may name a checkout of wgpu, whose subgroup shader then runs as it is.
 
+use std::io::Write as _;
 use std::{env, fs, path::Path};
 
 use onebuf_core::kernel::Override;
@@ -285,7 +286,7 @@ const OF_ABSENT_NEIGHBOURS: u32 = 1 << 24 | 1 << 25;
 fn the_subgroup_shader_of_wgpu_passes() {
     let Some(folder) = env::var_os("ONEBUF_SHADERS") else {
         assert!(!required("shaders"), "ONEBUF_REQUIRE names shaders, and ONEBUF_SHADERS is not set");
-        println!("not run: ONEBUF_SHADERS is not set");
+        let _ = writeln!(std::io::stderr(), "not run: ONEBUF_SHADERS is not set");
         return;
     };
     let places = [
