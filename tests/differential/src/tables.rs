@@ -511,6 +511,11 @@ fn optional() -> Vec<Table> {
         "u32(x / y)",
         "u32(x % y)",
         "u32(-x)",
+        "u32(-x + y)",
+        "u32((x - x) - y)",
+        "u32(i16(0) - x)",
+        "u32(x * i16(-1))",
+        "u32(x / i16(-1))",
         "u32(~x)",
         "u32(x & y)",
         "u32(x | y)",
@@ -537,7 +542,7 @@ fn optional() -> Vec<Table> {
     .map(exact)
     .to_vec();
     let unsigned =
-        |probe: &Probe| !["-x", "abs(", "sign("].iter().any(|text| probe.expression.contains(text));
+        |probe: &Probe| !["-x", "i16(-1)", "i16(0)", "abs(", "sign("].iter().any(|text| probe.expression.contains(text));
     let u16_binary = i16_binary.iter().filter(|probe| unsigned(probe)).copied().collect();
     let halves: Vec<(f64, u64)> = [
         (0.0, 0x0000u64),

@@ -2,11 +2,13 @@
 //
 // Signed arithmetic is done in unsigned, because overflow of a signed integer is undefined in C++ and compilers use that.
 // W is an unsigned type that does not shrink under C++'s promotion to int.
-#define WG_INTEGER(T, W, BITS)                                                                                         \
-    WG T wg_add(T a, T b) { return T(W(a) + W(b)); }                                                                   \
+#define WG_WRAPPING(T, W)                                                                                              \
     WG T wg_sub(T a, T b) { return T(W(a) - W(b)); }                                                                   \
     WG T wg_mul(T a, T b) { return T(W(a) * W(b)); }                                                                   \
-    WG T wg_neg(T a) { return T(W(0) - W(a)); }                                                                        \
+    WG T wg_neg(T a) { return T(W(0) - W(a)); }
+
+#define WG_INTEGER(T, W, BITS)                                                                                         \
+    WG T wg_add(T a, T b) { return T(W(a) + W(b)); }                                                                   \
     WG T wg_not(T a) { return T(~a); }                                                                                 \
     WG T wg_and(T a, T b) { return T(a & b); }                                                                         \
     WG T wg_or(T a, T b) { return T(a | b); }                                                                          \
@@ -32,6 +34,29 @@
     WG T wg_rem(T a, T b) { return T(a % (b == 0 ? T(1) : b)); }                                                       \
     WG T wg_abs(T a) { return a; }                                                                                     \
     WG T wg_sign(T a) { return T(a != 0); }
+
+// What negates an i16, also as 0 - x and x * -1, is hidden from the compiler: ptxas of CUDA 13.0 makes of neg.s16 and a
+// widening conversion a negation of the widened value, so that -(-32768) is 32768.
+#ifdef __CUDACC__
+WG i16 wg_sub(i16 a, i16 b) {
+    u32 c;
+    asm("sub.s32 %0, %1, %2;" : "=r"(c) : "r"(u32(a)), "r"(u32(b)));
+    return i16(c);
+}
+WG i16 wg_mul(i16 a, i16 b) {
+    u32 c;
+    asm("mul.lo.s32 %0, %1, %2;" : "=r"(c) : "r"(u32(a)), "r"(u32(b)));
+    return i16(c);
+}
+WG i16 wg_neg(i16 a) { return wg_sub(i16(0), a); }
+#else
+WG_WRAPPING(i16, u32)
+#endif
+WG_WRAPPING(i32, u32)
+WG_WRAPPING(i64, u64)
+WG_WRAPPING(u16, u32)
+WG_WRAPPING(u32, u32)
+WG_WRAPPING(u64, u64)
 
 WG_SIGNED(i16, u32, 16)
 WG_SIGNED(i32, u32, 32)
