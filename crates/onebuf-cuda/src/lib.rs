@@ -82,8 +82,8 @@ pub struct CudaOptions {
     /// and to the CPU when a guard on a megabyte or more begins. Without it each page moves at its first access, six
     /// times slower on an H200. The environment variable `ONEBUF_CUDA_PREFETCH=0` turns it off.
     pub prefetch: bool,
-    /// Events that may be under way on a stream before they become sparse. More tell sooner that one of many pieces of work
-    /// is done, and each costs a tenth of a launch. The environment variable `ONEBUF_CUDA_MARKS=FEW,SPARSE` sets this
+    /// Pieces of work on a stream that was idle with an event behind each, before events become sparse. More tell sooner that
+    /// one of many pieces of work is done, and each costs a tenth of a launch. The environment variable `ONEBUF_CUDA_MARKS=FEW,SPARSE` sets this
     /// and the next, for measurements.
     pub few_marks: usize,
     /// Pieces of work between two events of a stream in a long queue, at least 1.
@@ -95,7 +95,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { prefetch: true, few_marks: 4, sparse_marks: 16, fast_math: false }
+        CudaOptions { prefetch: true, few_marks: 4, sparse_marks: 32, fast_math: false }
     }
 }
 

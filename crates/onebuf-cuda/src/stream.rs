@@ -5,8 +5,9 @@
 //! recorded only where it can tell more than the end of the stream would:
 //!
 //! - Behind the last piece there is none: a wait for it waits for the stream.
-//! - When a further piece comes, an event is first recorded behind the last one, while few are under way
-//!   ([`CudaOptions::few_marks`](crate::CudaOptions)); after that behind every [`sparse_marks`](crate::CudaOptions)th, so that a wait for a piece in a long queue is at most that many pieces too long.
+//! - When a further piece comes, an event is first recorded behind the last one: for the first few pieces since the stream
+//!   was known to be idle ([`CudaOptions::few_marks`](crate::CudaOptions)), and after that for every
+//!   [`sparse_marks`](crate::CudaOptions)th, so that a wait for a piece in a long queue is at most that many pieces too long.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -60,6 +61,8 @@ struct State {
     last: u64,
     /// Work up to this value has a mark.
     marked: u64,
+    /// Marks behind single pieces of work since the stream was known to be idle.
+    early: usize,
     /// Marks that are not known to be reached, in order: value and event.
     marks: VecDeque<(u64, Arc<RawEvent>)>,
     /// Events for further marks.
@@ -244,13 +247,22 @@ impl StreamShared {
     /// Before a further piece of work: records a mark behind the last one where that is worth it.
     fn mark_last(&self, state: &mut State) -> Result<()> {
         let (few, sparse) = (self.shared.options.few_marks, self.shared.options.sparse_marks);
-        let unmarked = state.last - state.marked.max(self.reached());
-        if unmarked == 0 || (state.marks.len() >= few && unmarked < sparse) {
+        if self.reached() == state.last {
+            state.early = 0;
             return Ok(());
         }
-        if state.marks.len() >= few {
+        let unmarked = state.last - state.marked.max(self.reached());
+        if unmarked == 0 {
+            return Ok(());
+        }
+        if state.early < few {
+            state.early += 1;
+        } else if unmarked < sparse {
+            return Ok(());
+        } else {
             self.look_in(state)?;
             if self.reached() == state.last {
+                state.early = 0;
                 return Ok(());
             }
         }
