@@ -1,6 +1,6 @@
 //! Every input gets an answer, and the answer says where.
 
-use onebuf_wgsl::{Error, Module, SpirvOptions};
+use onebuf_wgsl::{CudaOptions, Error, Module, SpirvOptions};
 
 fn refuse(source: &str) -> Error {
     match Module::parse(source) {
@@ -144,4 +144,28 @@ fn f(p: ptr<function, u32>, n: i32) -> f16 { *p += u32(n) << 3u; return f16(n); 
         answer(&garbled);
     }
     assert!(accepted >= 1);
+}
+
+#[test]
+fn constants_that_double_at_each_level_are_refused_before_they_fill_the_memory() {
+    let source = |levels: u32| {
+        let mut text = String::from("const a0 = array<u32, 2>(1, 2);\n");
+        for level in 1..=levels {
+            text += &format!("const a{level} = array(a{0}, a{0});\n", level - 1);
+        }
+        let path = "[g.x]".repeat(levels as usize + 1);
+        text + &format!(
+            "@group(0) @binding(0) var<storage, read_write> o: array<u32>;
+             @compute @workgroup_size(1) fn main(@builtin(workgroup_id) g: vec3u) {{
+                 var q = a{levels}; o[0] = q{path};
+             }}"
+        )
+    };
+    let cuda =
+        |levels| Module::parse(&source(levels))?.specialize(None, &[])?.to_cuda(&CudaOptions::default());
+    assert!(cuda(8).unwrap().kernel.matches("1u").count() >= 256);
+    for levels in [20, 26] {
+        let refused = cuda(levels).unwrap_err().to_string();
+        assert!(refused.contains("16 MiB") && refused.contains("buffer"), "{refused}");
+    }
 }

@@ -1,6 +1,6 @@
 //! An open device: what everything else is made from.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -53,8 +53,9 @@ pub(crate) struct Shared {
 /// The streams of a device.
 #[derive(Default)]
 struct Streams {
-    /// Every stream that was ever made: a ticket of another device is told by it.
-    known: HashSet<StreamId>,
+    /// Every stream that was ever made, by which a ticket of another device is told; with the last value that it gave out,
+    /// once it is gone.
+    known: HashMap<StreamId, Option<u64>>,
     live: HashMap<StreamId, Weak<dyn backend::Stream>>,
     /// The last tickets of streams that are gone.
     gone: Tickets,
@@ -301,7 +302,7 @@ impl Device {
     fn new_stream(&self) -> Result<Arc<StreamInner>> {
         let raw = self.shared.raw.create_stream()?;
         let mut streams = self.shared.streams.lock();
-        streams.known.insert(raw.id());
+        streams.known.insert(raw.id(), None);
         streams.live.retain(|_, stream| stream.strong_count() > 0);
         streams.live.insert(raw.id(), Arc::downgrade(&raw));
         drop(streams);
@@ -311,19 +312,19 @@ impl Device {
     /// Refuses tickets that were never given out: nothing would ever reach them.
     pub(crate) fn check_ticket(&self, ticket: Ticket) -> Result<()> {
         let streams = self.shared.streams.lock();
-        if !streams.known.contains(&ticket.stream) {
+        let Some(&gone) = streams.known.get(&ticket.stream) else {
             let id = &self.info().id;
             return Err(Error::InvalidArgument(format!(
                 "the ticket is not of a stream of {id}; wait for it on its own device"
             )));
-        }
+        };
         let stream = streams.live.get(&ticket.stream).and_then(Weak::upgrade);
         // A stream's last handle may be dropped here, and that takes as long as the driver likes.
         drop(streams);
-        match stream.map(|stream| stream.last()) {
-            Some(last) if ticket.value > last.value => Err(Error::InvalidArgument(format!(
-                "the ticket is of piece of work {}, and its stream was given {}",
-                ticket.value, last.value
+        match gone.or_else(|| stream.map(|stream| stream.last().value)) {
+            Some(last) if ticket.value > last => Err(Error::InvalidArgument(format!(
+                "the ticket is of piece of work {}, and its stream was given {last}",
+                ticket.value
             ))),
             _ => Ok(()),
         }
@@ -331,7 +332,7 @@ impl Device {
 
     /// Makes the tickets of a stream that the backend runs for itself acceptable.
     pub(crate) fn know_stream(&self, stream: StreamId) {
-        self.shared.streams.lock().known.insert(stream);
+        self.shared.streams.lock().known.entry(stream).or_default();
     }
 
     pub(crate) fn is(&self, other: &Device) -> bool {
@@ -368,6 +369,7 @@ impl Shared {
             streams.gone.retain(|ticket| !matches!(self.raw.is_done(ticket), Ok(true)));
         }
         streams.gone.add(last);
+        streams.known.insert(last.stream, Some(last.value));
     }
 }
 

@@ -68,7 +68,12 @@ fn tickets_of_nobody_are_refused() {
         let real = stream.fill(&data, 1).unwrap();
         let unknown = Ticket { stream: StreamId::next(), value: 1 };
         let future = Ticket { value: real.value + 1000, ..real };
-        for ticket in [unknown, future] {
+        // Of a stream that is gone, too.
+        let gone = {
+            let gone = subject.stream();
+            Ticket { value: u64::MAX, ..gone.fill(&subject.zeros::<u32>(4), 1).unwrap() }
+        };
+        for ticket in [unknown, future, gone] {
             let refused = |outcome: &onebuf::Result<()>| matches!(outcome, Err(Error::InvalidArgument(_)));
             let wait = subject.device.wait_timeout(ticket, Duration::from_millis(50));
             assert!(refused(&wait), "{ticket:?}: {wait:?}");

@@ -22,7 +22,23 @@ fn has_plain_arithmetic(inner: &TypeInner) -> bool {
     }
 }
 
+/// At most this many bytes of CUDA C++ in composed values, each counted with what it is composed of.
+const MOST_COMPOSED_BYTES: usize = 16 << 20;
+
 impl<'a> ModuleWriter<'a> {
+    /// Counts the text of a composed value. It is written out wherever it stands, and a kilobyte of WGSL can say gigabytes
+    /// of it: an array of two arrays of two arrays.
+    fn count_composed(&self, bytes: usize) -> Result<(), Fault> {
+        self.composed_bytes.set(self.composed_bytes.get().saturating_add(bytes));
+        if self.composed_bytes.get() > MOST_COMPOSED_BYTES {
+            return Err(Fault(format!(
+                "composed values of more than {} MiB of text; put large tables in a buffer",
+                MOST_COMPOSED_BYTES >> 20
+            )));
+        }
+        Ok(())
+    }
+
     /// A constant expression of the module.
     pub(super) fn constant_expression(&self, handle: Handle<Expression>) -> Result<String, Fault> {
         let arena = &self.ir.global_expressions;
@@ -56,12 +72,14 @@ impl<'a> ModuleWriter<'a> {
                         .map(|component| operand(*component))
                         .collect::<Result<Vec<_>, _>>()?;
                     let name = self.types.name(ty)?;
-                    match self.ir.types[ty].inner {
+                    let text = match self.ir.types[ty].inner {
                         TypeInner::Array { .. } => format!("{name}{{{{{{{}}}}}}}", values.join("}, {")),
                         TypeInner::Matrix { .. } => format!("wg_mat({})", values.join(", ")),
                         TypeInner::Struct { .. } if values.is_empty() => format!("{name}{{}}"),
                         _ => format!("{name}({})", values.join(", ")),
-                    }
+                    };
+                    self.count_composed(text.len())?;
+                    text
                 }
                 Expression::Splat { size, value } => {
                     let text = operand(value)?;

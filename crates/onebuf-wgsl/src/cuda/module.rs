@@ -1,6 +1,7 @@
 //! The module around the functions: constants, memory, parameters and the kernel itself.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     fmt::Write as _,
 };
@@ -30,6 +31,8 @@ pub(super) struct ModuleWriter<'a> {
     pub(super) types: Types<'a>,
     /// Constants that stand in memory, because they are indexed.
     pub(super) tables: HashSet<Handle<Constant>>,
+    /// Text of composed values so far.
+    pub(super) composed_bytes: Cell<usize>,
     specialized: &'a Specialized,
     /// The name of the parameter with the length of a runtime-sized array.
     lengths: HashMap<Handle<GlobalVariable>, String>,
@@ -69,7 +72,17 @@ impl<'a> ModuleWriter<'a> {
             .map(|(handle, _)| handle)
             .collect();
         let dynamic_shared = specialized.interface.workgroup_bytes > STATIC_SHARED_BYTES;
-        Ok(ModuleWriter { ir, options, names, types, tables, specialized, lengths, dynamic_shared })
+        Ok(ModuleWriter {
+            ir,
+            options,
+            names,
+            types,
+            tables,
+            composed_bytes: Cell::new(0),
+            specialized,
+            lengths,
+            dynamic_shared,
+        })
     }
 
     pub(super) fn interface(&self) -> &'a KernelInterface {
