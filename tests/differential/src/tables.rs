@@ -541,8 +541,9 @@ fn optional() -> Vec<Table> {
     ]
     .map(exact)
     .to_vec();
-    let unsigned =
-        |probe: &Probe| !["-x", "i16(-1)", "i16(0)", "abs(", "sign("].iter().any(|text| probe.expression.contains(text));
+    let unsigned = |probe: &Probe| {
+        !["-x", "i16(-1)", "i16(0)", "abs(", "sign("].iter().any(|text| probe.expression.contains(text))
+    };
     let u16_binary = i16_binary.iter().filter(|probe| unsigned(probe)).copied().collect();
     let halves: Vec<(f64, u64)> = [
         (0.0, 0x0000u64),
