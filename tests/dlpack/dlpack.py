@@ -2,15 +2,22 @@
 
     python3 dlpack.py libonebuf_dlpack_peer.so [device]
 
-Prints a table, and exits 1 where something that must work does not: with PyTorch each kind of memory as a device's, and
-what the CPU sees as the CPU's, in both forms, at the same address, with the deleter called. Libraries that are not
-installed are named and left out.
+Prints a table, and exits 1 where something that must work does not, at the same address, with the deleter called:
+
+- PyTorch takes each kind of memory as a device's, and what the CPU sees as the CPU's, in both forms; CuPy the device's in both,
+  NumPy the CPU's in both; JAX both, in the legacy form.
+- PyTorch and CuPy take a tensor on a stream of theirs while onebuf's work on it is under way: no host waits, the stream does.
+- PyTorch's tensors are buffers of onebuf.
+
+Libraries that are not installed are named and left out. The device may also be a Vulkan one: all its memory goes out as
+the CPU's.
 """
 
 import ctypes
 import gc
 import importlib
 import sys
+import time
 
 KINDS = ["device", "pinned", "managed", "exportable"]
 VIEWS = ["placement", "device", "host"]
@@ -26,6 +33,11 @@ library.peer_export.argtypes = [P, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_bo
 library.peer_address.restype, library.peer_address.argtypes = ctypes.c_uint64, [P]
 library.peer_check.restype, library.peer_check.argtypes = ctypes.c_bool, [P, ctypes.c_uint32]
 library.peer_live.restype, library.peer_live.argtypes = ctypes.c_uint64, [P]
+library.peer_start.restype = ctypes.c_bool
+library.peer_start.argtypes = [P, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_size_t]
+library.peer_is_done.restype, library.peer_is_done.argtypes = ctypes.c_int32, [P]
+library.peer_export_on.restype = P
+library.peer_export_on.argtypes = [P, ctypes.c_uint32, ctypes.c_bool, ctypes.c_bool, ctypes.c_int64]
 library.peer_import.restype, library.peer_import.argtypes = ctypes.c_bool, [P, P, ctypes.c_bool]
 
 python = ctypes.pythonapi
@@ -48,6 +60,25 @@ class Exported:
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         return self.capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+class Ordered:
+    """A buffer with work under way. Its consumer says on which stream it uses it."""
+
+    def __init__(self, peer, view, device):
+        self.peer, self.view, self.device = peer, view, device
+        self.stream = "not asked"
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        self.stream = stream
+        versioned = max_version is not None and max_version[0] >= 1
+        pointer = library.peer_export_on(self.peer, self.view, versioned, stream is not None, stream or 0)
+        if not pointer:
+            raise BufferError(library.peer_error().decode())
+        return python.PyCapsule_New(pointer, NAMES[versioned], None)
 
     def __dlpack_device__(self):
         return self.device
@@ -77,7 +108,7 @@ def torch_ways():
         tensor.view(torch.int32).add_(1)
         if tensor.is_cuda:
             torch.cuda.synchronize()
-        return tensor.data_ptr()
+        return tensor.data_ptr(), 1
 
     return take, use
 
@@ -88,7 +119,7 @@ def cupy_ways():
     def use(array):
         array += cupy.uint32(1)
         cupy.cuda.Device().synchronize()
-        return array.data.ptr
+        return array.data.ptr, 1
 
     return cupy.from_dlpack, use
 
@@ -97,8 +128,12 @@ def numpy_ways():
     numpy = importlib.import_module("numpy")
 
     def use(array):
-        array += numpy.uint32(1)
-        return array.ctypes.data
+        # A capsule of the legacy form cannot say that it may be written, and NumPy takes it as one that may not.
+        if array.flags.writeable:
+            array += numpy.uint32(1)
+            return array.ctypes.data, 1
+        assert array.reshape(-1).tolist() == list(range(0, 3 * WORDS, 3)), "it reads other words"
+        return array.ctypes.data, 0
 
     return numpy.from_dlpack, use
 
@@ -108,21 +143,22 @@ def jax_ways():
 
     def use(array):
         # Its arrays do not change, so what is checked is what it reads.
-        assert int(array.reshape(-1)[5]) == 15
-        return array.unsafe_buffer_pointer()
+        assert array.reshape(-1).tolist() == list(range(0, 3 * WORDS, 3)), "it reads other words"
+        return array.unsafe_buffer_pointer(), 0
 
     return jax.dlpack.from_dlpack, use
 
 
+# In each: how a tensor is taken; and how it is used, which gives its address, and what was added to its words.
 WAYS = {"torch": torch_ways, "cupy": cupy_ways, "numpy": numpy_ways, "jax": jax_ways}
 
 
-def one(peer, ways, name, kind, view, versioned):
+def one(peer, ways, kind, view, versioned):
     """What became of one tensor in one library: `ok`, `refused` by it, `none` from onebuf, or what is wrong."""
     take, use = ways
     pointer = library.peer_export(peer, kind, view, versioned, False, WORDS)
     if not pointer:
-        return "none", library.peer_error().decode()
+        return "none", library.peer_error().decode().splitlines()[0]
     address = library.peer_address(peer)
     device = label(pointer, versioned)
     exported = Exported(pointer, versioned, device)
@@ -134,18 +170,148 @@ def one(peer, ways, name, kind, view, versioned):
         live = library.peer_live(peer)
         verdict = "refused" if live == 0 else f"refused, and {live} buffer(s) live"
         return verdict, f"{device}: {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
-    at = use(taken)
     problems = []
-    if at != address:
-        problems.append(f"a copy at {at:#x} of {address:#x}")
-    if name != "jax" and not library.peer_check(peer, 1):
-        problems.append("what it wrote is not there")
+    try:
+        at, added = use(taken)
+        if at != address:
+            problems.append(f"a copy at {at:#x} of {address:#x}")
+        if not library.peer_check(peer, added):
+            problems.append("what it wrote is not there" if added else "the words are others now")
+    except Exception as error:
+        problems.append(f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}")
     del taken, exported
     gc.collect()
     live = library.peer_live(peer)
     if live != 0:
         problems.append(f"{live} buffer(s) live on")
     return ("ok" if not problems else "wrong"), f"{device} " + "; ".join(problems)
+
+
+def long_enough(peer, kind):
+    """Steps that keep a device busy for at least 0.2 s."""
+    steps = 1 << 16
+    while True:
+        library.peer_live(peer)
+        if not library.peer_start(peer, kind, steps, WORDS):
+            return None
+        start = time.perf_counter()
+        while library.peer_is_done(peer) == 0:
+            time.sleep(0.001)
+        if library.peer_is_done(peer) != 1:
+            return None
+        took = time.perf_counter() - start
+        if took > 0.2 or steps >= 1 << 30:
+            return steps
+        steps = min(1 << 30, int(steps * max(2, min(16, 0.3 / max(took, 0.001)))))
+
+
+def on_streams(peer, name, ordinal, steps):
+    """What a library reads on a stream of its own while onebuf's work is under way; with one that is told not to wait."""
+    module = importlib.import_module(name)
+    problems, told = [], []
+    for waits in (True, False):
+        library.peer_live(peer)
+        if not library.peer_start(peer, 0, steps, WORDS):
+            return [library.peer_error().decode()], ""
+        exported = Ordered(peer, 1, (2, ordinal))
+        start = time.perf_counter()
+        if name == "torch":
+            side = module.cuda.Stream()
+            with module.cuda.stream(side):
+                taken = module.from_dlpack(exported if waits else Unordered(exported))
+                words = taken.view(module.int32) + 0
+        else:
+            side = module.cuda.Stream(non_blocking=True)
+            with side:
+                taken = module.from_dlpack(exported if waits else Unordered(exported))
+                words = taken + module.uint32(0)
+        issued = time.perf_counter() - start
+        was_done = library.peer_is_done(peer) != 0
+        side.synchronize()
+        waited = time.perf_counter() - start
+        now_done = library.peer_is_done(peer) == 1
+        right = words.tolist() == list(range(0, 3 * WORDS, 3))
+        told.append(f"stream {exported.stream}: issued in {issued * 1e3:.2f} ms, there after {waited * 1e3:.1f}")
+        if waits:
+            if was_done:
+                problems.append(f"the host waited: {issued * 1e3:.1f} ms, and the work was over")
+            if not right:
+                problems.append("the stream did not wait: it read old words")
+            if not now_done:
+                problems.append("the stream was done before onebuf's work")
+        elif right and not was_done:
+            problems.append("without order it read new words: this test shows nothing")
+        del taken, words, exported
+        gc.collect()
+    live = library.peer_live(peer)
+    if live != 0:
+        problems.append(f"{live} buffer(s) live on")
+    return problems, "; ".join(told)
+
+
+class Unordered:
+    """Another tensor, whose consumer is taken to have said that nobody is to wait."""
+
+    def __init__(self, exported):
+        self.exported = exported
+
+    def __dlpack__(self, *, stream=None, **said):
+        return self.exported.__dlpack__(stream=-1, **said)
+
+    def __dlpack_device__(self):
+        return self.exported.__dlpack_device__()
+
+
+def on_the_host(peer, kind, view, device, steps):
+    """What NumPy, which says no stream, reads of a buffer with work under way."""
+    numpy = importlib.import_module("numpy")
+    library.peer_live(peer)
+    if not library.peer_start(peer, kind, steps, WORDS):
+        return [library.peer_error().decode()]
+    exported = Ordered(peer, view, device)
+    words = numpy.from_dlpack(exported)
+    problems = []
+    if library.peer_is_done(peer) != 1:
+        problems.append("nobody waited for the work")
+    if words.tolist() != list(range(0, 3 * WORDS, 3)):
+        problems.append("it read old words")
+    if exported.stream is not None:
+        problems.append(f"it said the stream {exported.stream}")
+    del words, exported
+    gc.collect()
+    return problems
+
+
+def streams(peer, name):
+    """Who waits for work that is under way when a tensor goes out."""
+    failed = 0
+    device, _, number = name.partition(":")
+    cuda, ordinal = device == "cuda", int(number or 0)
+    for stream in (0, -2):
+        if library.peer_start(peer, 0, 1, WORDS) and library.peer_export_on(peer, 2 - cuda, True, True, stream):
+            print(f"a tensor went out for the stream {stream}  <-- FAILED")
+            failed += 1
+    kinds = [(1, 0, (3, 0)), (2, 0, (13, ordinal)), (1, 2, (1, 0)), (2, 2, (1, 0))] if cuda else [(0, 2, (1, 0))]
+    runs = [("numpy", lambda steps, at=at: (on_the_host(peer, *at, steps), f"{KINDS[at[0]]}, label {at[2][0]}"), at[0]) for at in kinds]
+    if cuda:
+        runs += [(name, lambda steps, name=name: on_streams(peer, name, ordinal, steps), 0) for name in ("torch", "cupy")]
+    for name, run, kind in runs:
+        steps = long_enough(peer, kind)
+        if steps is None:
+            print(f"work of {KINDS[kind]} memory: {library.peer_error().decode()}  <-- FAILED")
+            failed += 1
+            continue
+        try:
+            problems, told = run(steps)
+        except ImportError:
+            continue
+        except Exception as error:
+            problems, told = [f"{type(error).__name__}: {error}"], ""
+        mark = "  <-- FAILED" if problems else ""
+        print(f"{name:8} while work is under way: {'; '.join(problems) or 'ok'} ({told}){mark}")
+        failed += len(problems)
+    library.peer_live(peer)
+    return failed
 
 
 def back(peer):
@@ -194,25 +360,37 @@ def main():
         for kind, kind_name in enumerate(KINDS):
             for view, view_name in enumerate(VIEWS):
                 for versioned in (True, False):
-                    verdict, why = one(peer, ways, library_name, kind, view, versioned)
-                    device_view = view_name == "device"
-                    host_view = view_name == "host" and kind_name in ("pinned", "managed")
-                    must = library_name == "torch" and (device_view or host_view)
-                    must = must or library_name == "cupy" and device_view
+                    verdict, why = one(peer, ways, kind, view, versioned)
+                    # Of a device that is not CUDA's only the CPU's view is there, and not of every kind.
+                    on_cuda = name.startswith("cuda")
+                    near = kind_name in ("pinned", "managed") if on_cuda else verdict != "none"
+                    device_view, host_view = on_cuda and view_name == "device", near and view_name == "host"
+                    must = {
+                        "torch": device_view or host_view,
+                        "cupy": device_view,
+                        "numpy": host_view,
+                        "jax": (device_view or host_view) and not versioned,
+                    }[library_name] 
                     bad = verdict not in ("ok", "refused", "none") or must and verdict != "ok"
                     failed += bad
                     form = "versioned" if versioned else "legacy"
                     mark = "  <-- FAILED" if bad else ""
                     print(f"{library_name:8} {kind_name:11} {view_name:10} {form:10} {verdict:8} {why}{mark}")
-    if library.peer_export(peer, 0, 1, False, True, WORDS):
+    if library.peer_export(peer, 0, 1 if name.startswith("cuda") else 2, False, True, WORDS):
         print("a tensor that may only be read went out in the legacy form  <-- FAILED")
         failed += 1
+    failed += streams(peer, name)
     try:
+        if not name.startswith("cuda"):
+            raise ImportError("its tensors are CUDA's here")
         problems = back(peer)
         print("torch's tensors in onebuf:", "; ".join(problems) or "ok")
         failed += len(problems)
     except ImportError:
         pass
+    except Exception as error:
+        print(f"torch's tensors in onebuf: {type(error).__name__}: {error}  <-- FAILED")
+        failed += 1
     library.peer_close(peer)
     print(f"{failed} failed")
     sys.exit(1 if failed else 0)

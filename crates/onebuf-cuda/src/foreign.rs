@@ -2,12 +2,13 @@
 
 use std::any::Any;
 use std::ffi::c_void;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUpointer_attribute as Attribute, CUresult};
 use onebuf_core::backend::Memory;
-use onebuf_core::{Error, Result};
+use onebuf_core::{Error, Result, Ticket};
 
 use crate::device::CudaDevice;
 use crate::driver;
@@ -29,6 +30,38 @@ impl CudaDevice {
     /// another backend.
     pub fn locate(&self, memory: &Arc<dyn Memory>) -> Option<(u64, Place)> {
         downcast(memory).map(|memory| (memory.pointer, memory.place()))
+    }
+
+    /// Makes a stream of another library wait, on the device, for work of this one. Work that it is given from now on comes
+    /// behind. `stream` is a `CUstream`, or a default stream by its number: `CU_STREAM_LEGACY` (1), `CU_STREAM_PER_THREAD` (2).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the driver knows no such stream, as far as it can tell; [`Error::DeviceLost`].
+    ///
+    /// # Safety
+    /// The stream is live, and of a context of this process. That of a default stream is the device's primary one.
+    pub unsafe fn make_wait(&self, stream: NonZeroUsize, work: &[Ticket]) -> Result<()> {
+        let shared = &self.shared;
+        let _entered = shared.enter()?;
+        let stream: sys::CUstream = std::ptr::with_exposed_provenance_mut(stream.get());
+        for ticket in work {
+            // A stream that is gone has no work left.
+            let Some(ours) = shared.stream(ticket.stream) else { continue };
+            let Some(event) = ours.event_for(ticket.value)? else { continue };
+            // SAFETY: the caller's promise; the event is live, and the wait is for the mark as it stands.
+            let code = unsafe { sys::cuStreamWaitEvent(stream, event.raw, 0) };
+            match code {
+                CUresult::CUDA_SUCCESS => {}
+                CUresult::CUDA_ERROR_INVALID_HANDLE | CUresult::CUDA_ERROR_INVALID_VALUE => {
+                    return Err(Error::InvalidArgument(format!(
+                        "the consumer's stream {stream:p} is none of CUDA's (cuStreamWaitEvent answered {})",
+                        driver::name(code)
+                    )));
+                }
+                other => return Err(shared.note(driver::error("cuStreamWaitEvent", other))),
+            }
+        }
+        Ok(())
     }
 
     /// Memory that another library of CUDA owns, used in place. `keep` is dropped when no work uses it any more.

@@ -271,7 +271,7 @@ impl StreamShared {
 
     /// An event that is reached when `value` is, and maybe a little later; `None` where that has come. The context is
     /// current.
-    fn event_for(&self, value: u64) -> Result<Option<Arc<RawEvent>>> {
+    pub(crate) fn event_for(&self, value: u64) -> Result<Option<Arc<RawEvent>>> {
         if self.reached() >= value {
             return Ok(None);
         }

@@ -10,6 +10,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`abi`] | the structures and constants of `dlpack.h` |
+//! | `consumer` | whose work must wait for the producer's: the streams of Python's protocol |
 //! | `dtype` | element types |
 //! | `layout` | shapes, strides, and the bytes that they reach |
 //! | `managed` | tensors with an owner: export, import |
@@ -30,11 +31,13 @@
 //! ```
 
 pub mod abi;
+mod consumer;
 mod dtype;
 mod layout;
 mod managed;
 
 pub use abi::Device;
+pub use consumer::ConsumerStream;
 pub use dtype::{DataType, Element};
 pub use layout::{Extent, Tensor};
 pub use managed::{CAPSULE_LEGACY, CAPSULE_VERSIONED, Form, Managed, USED_LEGACY, USED_VERSIONED};
@@ -57,4 +60,9 @@ pub enum Error {
         "the tensor may only be read, which the legacy form cannot say; ask for a version (max_version=(1, 0)) or a copy"
     )]
     ReadOnly,
+    /// What a consumer gave as its stream is none.
+    #[error(
+        "{0} is no consumer's stream: it is None or 1 for the legacy default stream, 2 for the thread's, -1 for no order, or a stream's address"
+    )]
+    Stream(i128),
 }

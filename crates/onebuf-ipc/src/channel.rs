@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use onebuf_core::{Error, Result};
@@ -17,6 +18,9 @@ use rustix::net::{
 
 use crate::share::SharedBuffer;
 use crate::wire::{self, MAX_FDS, MAX_PACKET_BYTES, Message, VERSIONS};
+
+/// The most descriptors that Linux lets anybody send with one packet (`SCM_MAX_FD`).
+const MOST_SENT_FDS: usize = 253;
 
 /// How long a side waits for the other one, unless it is told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -226,9 +230,11 @@ impl Channel {
         description: crate::share::Description,
         fd: OwnedFd,
     ) -> Result<SharedBuffer> {
+        // A process of the same user can end this one anyway; another user's must not be able to. The size is looked at
+        // after the seals, since it could change before.
+        let may_shrink = self.peer.uid != my_uid() && crate::fd::may_shrink(fd.as_fd());
         let share = SharedBuffer::new(description, fd)?;
-        // A process of the same user can end this one anyway; another user's must not be able to.
-        if self.peer.uid != my_uid() && share.may_shrink() {
+        if may_shrink {
             return Err(Error::InvalidArgument(
                 "the object can still be cut short, and comes from another user; share it as a memfd".into(),
             ));
@@ -345,7 +351,8 @@ impl Channel {
     /// of a packet that is refused.
     pub(crate) fn try_receive(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut packet = vec![0; MAX_PACKET_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        // Room for all that may come with a packet: what has no room the kernel closes here, and that may take long.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SENT_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut resets = 0;
@@ -369,6 +376,7 @@ impl Channel {
             })
             .flatten()
             .collect();
+        fds.iter().for_each(close_at_once);
         if got.bytes == 0 && fds.is_empty() {
             return Err(self.gone());
         }
@@ -382,6 +390,21 @@ impl Channel {
         }
         packet.truncate(got.bytes);
         Ok(Some((packet, fds)))
+    }
+
+    /// Takes out what was sent and not received, and lets nothing more come: the kernel would close the descriptors in it
+    /// together with the socket, which may take as long as their maker likes. Nobody else has this socket.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Read);
+        // An empty packet looks like the end, so the end must be seen as often as there may be packets.
+        let mut ends = 0;
+        while ends <= most_queued() {
+            match self.try_receive() {
+                Ok(None) | Err(Error::Os { .. }) => return,
+                Err(Error::PeerGone(_)) => ends += 1,
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
     }
 
     fn wait_for(&self, what: PollFlags, deadline: Instant, for_what: &str) -> Result<()> {
@@ -402,6 +425,19 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// How many packets a socket holds that nobody has received.
+fn most_queued() -> usize {
+    static QUEUED: OnceLock<usize> = OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").ok()?.trim().parse().ok();
+    *QUEUED.get_or_init(|| read().unwrap_or(1024))
+}
+
+/// No shared object is a socket, and closing one waits for its peer for as long as its maker liked (`SO_LINGER`).
+fn close_at_once(fd: &OwnedFd) {
+    // Other files have no such thing, and say so.
+    let _ = rustix::net::sockopt::set_socket_linger(fd, None);
 }
 
 /// A hello of these versions.

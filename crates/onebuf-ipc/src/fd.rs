@@ -14,13 +14,18 @@ pub(crate) type FileId = (u64, u64);
 /// # Errors
 /// [`Error::InvalidArgument`] with what it is in place of that.
 pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<FileId> {
-    let stat = rustix::fs::fstat(fd).map_err(|error| Error::os("fstat of a descriptor", &error.into()))?;
+    let fstat = || rustix::fs::fstat(fd).map_err(|error| Error::os("fstat of a descriptor", &error.into()));
+    let mut stat = fstat()?;
     let file = (stat.st_dev, stat.st_ino);
     let kind = FileType::from_raw_mode(stat.st_mode);
     let bad =
         |what: String| Err(Error::InvalidArgument(format!("the descriptor is no {}: {what}", way.name())));
     match (way, kind) {
-        (HandleKind::Memfd, FileType::RegularFile) => check_memfd(fd)?,
+        (HandleKind::Memfd, FileType::RegularFile) => {
+            check_memfd(fd)?;
+            // Its size counts from when it is sealed: who sent it may have cut it short before.
+            stat = fstat()?;
+        }
         // Software drivers export a memfd of theirs; others their device's node, or an anonymous inode.
         (HandleKind::OpaqueFd, FileType::RegularFile) => {}
         (HandleKind::OpaqueFd | HandleKind::CudaIpc, FileType::CharacterDevice | FileType::Unknown) => {
@@ -48,7 +53,7 @@ fn check_memfd(fd: BorrowedFd<'_>) -> Result<()> {
     if !seals.contains(SealFlags::SHRINK) {
         return bad("it is not sealed against shrinking (F_SEAL_SHRINK)");
     }
-    if seals.contains(SealFlags::WRITE) {
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return bad("it is sealed against writing");
     }
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("F_GETFL", &error.into()))?;
@@ -99,6 +104,7 @@ mod tests {
             ("F_SEAL_SHRINK", memfd(8192, None)),
             ("F_SEAL_SHRINK", memfd(8192, Some(SealFlags::GROW))),
             ("sealed against writing", memfd(8192, Some(SealFlags::SHRINK | SealFlags::WRITE))),
+            ("sealed against writing", memfd(8192, Some(SealFlags::SHRINK | SealFlags::FUTURE_WRITE))),
             ("reading and writing", read_only.into()),
             ("4096 bytes", memfd(4096, Some(SealFlags::SHRINK))),
             ("0 bytes", memfd(0, Some(SealFlags::SHRINK))),

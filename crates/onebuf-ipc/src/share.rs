@@ -192,11 +192,6 @@ impl SharedBuffer {
         self.description.view_bytes
     }
 
-    /// Whether the object is a file that somebody may still cut short, so that touching its end would kill this process.
-    pub(crate) fn may_shrink(&self) -> bool {
-        fd::may_shrink(self.fd.as_fd())
-    }
-
     /// A share of a part of this one. It is the same object: whoever holds the descriptor can reach the rest of this
     /// buffer by means of their own, and nothing but this buffer.
     ///

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
@@ -213,71 +212,4 @@ fn wrong_descriptors_and_lies_are_refused_and_closed() {
     assert_eq!(channel.receive_share().unwrap().1.key(), share.key());
     drop((channel, socket, share));
     assert_eq!(descriptors(), before, "descriptors leaked");
-}
-
-#[test]
-fn whatever_comes_is_an_error_or_a_message() {
-    let _serial = SERIAL.lock();
-    let before = descriptors();
-    let seed = fastrand::u64(..);
-    let mut random = fastrand::Rng::with_seed(seed);
-    let share = share(8192);
-    let description = share.description().clone();
-    let honest = serde_json::to_vec(&Message::Share { name: "x".into(), description }).unwrap();
-    let wrong = support::wrong_descriptors(8192);
-    let (start, mut taken, mut refused) = (Instant::now(), 0u64, 0u64);
-    while start.elapsed() < support::fuzz_time() {
-        let (channel, socket) = stranger();
-        for _ in 0..50 {
-            let mut body = honest.clone();
-            for _ in 0..random.usize(0..4) {
-                match random.u8(0..4) {
-                    0 => body.truncate(random.usize(0..=body.len())),
-                    1 if !body.is_empty() => {
-                        let at = random.usize(0..body.len());
-                        body[at] = random.u8(..);
-                    }
-                    2 => body.extend(std::iter::repeat_with(|| random.u8(..)).take(40)),
-                    _ => {
-                        // Another number in place of one.
-                        let text = String::from_utf8_lossy(&body).into_owned();
-                        let number = random.u64(..) >> random.u32(0..64);
-                        body = text.replacen("8192", &number.to_string(), random.usize(0..3)).into_bytes();
-                    }
-                }
-            }
-            let mut fds = Vec::new();
-            for _ in 0..[0, 1, 1, 1, 2, 5][random.usize(0..6)] {
-                let any = random.usize(0..2 * wrong.len());
-                fds.push(wrong.get(any).map_or(share.as_fd(), |(_, fd)| fd.as_fd()));
-            }
-            let mut bytes = packet(1, fds.len() as u16, &body);
-            if random.u8(0..4) == 0 {
-                let at = random.usize(0..bytes.len().min(16));
-                bytes[at] ^= 1 << random.u8(0..8);
-            }
-            if random.u8(0..40) == 0 {
-                let length = random.usize(0..40_000);
-                bytes = std::iter::repeat_with(|| random.u8(..)).take(length).collect();
-            }
-            if send_raw(&socket, &bytes, &fds).is_err() {
-                break;
-            }
-            match channel.receive_share() {
-                Ok((_, share)) => {
-                    let told = share.description();
-                    assert!(told.view_offset_bytes + told.view_bytes <= 8192, "{told:?}");
-                    taken += 1;
-                }
-                Err(Error::InvalidArgument(_) | Error::Protocol(_) | Error::Refused(_)) => refused += 1,
-                // An empty packet looks like the end.
-                Err(Error::PeerGone(_)) if bytes.is_empty() => break,
-                Err(other) => panic!("seed {seed}: {other} of {bytes:?}"),
-            }
-        }
-    }
-    drop((wrong, share));
-    assert!(taken > 0 && refused > 0, "{taken} taken, {refused} refused");
-    assert_eq!(descriptors(), before, "descriptors leaked");
-    let _ = writeln!(std::io::stderr(), "seed {seed}: {taken} taken, {refused} refused");
 }

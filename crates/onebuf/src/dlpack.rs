@@ -32,9 +32,11 @@ use std::ffi::c_void;
 
 use bytemuck::Pod;
 use onebuf_core::backend::PageAccess;
-use onebuf_core::{CostClass, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Tickets};
+use onebuf_core::{
+    CostClass, Error, HostAccess, HostPath, Intent, Placement, Result, Semantic, Ticket, Tickets,
+};
 pub use onebuf_dlpack::{
-    DataType, Device as Label, Element, Error as TensorError, Form, Managed, Tensor, abi,
+    ConsumerStream, DataType, Device as Label, Element, Error as TensorError, Form, Managed, Tensor, abi,
 };
 
 use crate::buffer::Buffer;
@@ -97,13 +99,62 @@ impl<T: Pod + Element> Buffer<T> {
     /// Hazards order what goes through onebuf alone. While work of onebuf writes the buffer, or a write guard lives, the
     /// tensor's user does not touch it; while its user writes it (never where it is `read_only`), onebuf does not use it.
     pub unsafe fn to_dlpack(&self, view: View, shape: &[usize], read_only: bool) -> Result<Managed> {
+        // SAFETY: the caller's promise; nobody's stream is used.
+        unsafe { self.to_dlpack_with(view, shape, read_only, Waits::Host) }
+    }
+
+    /// As [`Buffer::to_dlpack`], for a consumer that says on which stream it uses the tensor: Python's
+    /// `__dlpack__(stream=..)`.
+    ///
+    /// | memory and its label | who waits for the work so far |
+    /// |---|---|
+    /// | CUDA's own, whatever is said | that stream, on the device: this call returns at once |
+    /// | page-locked or managed, by those labels, with a stream said | the same |
+    /// | the same, nothing said: the consumer may be of the CPU, as NumPy is | this call |
+    /// | the CPU's, and all memory of other devices | this call |
+    /// | any, with [`ConsumerStream::Unordered`] | nobody |
+    ///
+    /// # Errors
+    /// Those of [`Buffer::to_dlpack`]; [`Error::InvalidArgument`] where CUDA knows no such stream.
+    ///
+    /// # Safety
+    /// As for [`Buffer::to_dlpack`], and a [`ConsumerStream::Raw`] is a live stream of CUDA in this process. With
+    /// [`ConsumerStream::Unordered`] the tensor's user waits by its own means for work of onebuf that writes the buffer. The
+    /// deleter is called when the consumer's work is done.
+    pub unsafe fn to_dlpack_on(
+        &self,
+        view: View,
+        shape: &[usize],
+        read_only: bool,
+        stream: ConsumerStream,
+    ) -> Result<Managed> {
+        // SAFETY: the caller's promise.
+        unsafe { self.to_dlpack_with(view, shape, read_only, Waits::Stream(stream)) }
+    }
+
+    /// # Safety
+    /// As for [`Buffer::to_dlpack_on`].
+    unsafe fn to_dlpack_with(
+        &self,
+        view: View,
+        shape: &[usize],
+        read_only: bool,
+        waits: Waits,
+    ) -> Result<Managed> {
         let shape = checked_shape(shape, self.len())?;
         let (memory, label) = self.seen_as(view)?;
         // A buffer of a share of a part begins within its memory.
         let address = memory.wrapping_byte_add(self.offset_bytes() as usize);
         let mut before = Tickets::new();
         self.storage.state.lock().hazards.before_device(!read_only, &mut before)?;
-        self.device().shared.raw.wait(before.as_slice(), None)?;
+        match waits {
+            Waits::Stream(ConsumerStream::Unordered) => {}
+            Waits::Stream(stream) if is_devices_affair(label, stream) => {
+                // SAFETY: the caller's promise.
+                unsafe { make_wait(self.device(), stream, before.as_slice())? };
+            }
+            _ => self.device().shared.raw.wait(before.as_slice(), None)?,
+        }
         if label.is_host_visible() {
             self.storage.memory.invalidate(0, self.storage.bytes)?;
         }
@@ -205,6 +256,33 @@ impl Device {
         // SAFETY: the caller's promise; the tensor outlives the import, as its owner.
         unsafe { self.import_pages(elements, access, Some(Box::new(tensor))) }
     }
+}
+
+/// Who waits for the work on a buffer that becomes a tensor.
+enum Waits {
+    Host,
+    Stream(ConsumerStream),
+}
+
+/// Whether a consumer's work on memory of this label runs on a stream, so that the stream is what must wait.
+fn is_devices_affair(label: Label, stream: ConsumerStream) -> bool {
+    label.kind == abi::kind::CUDA || (label.is_cuda_visible() && stream != ConsumerStream::Unsaid)
+}
+
+/// Makes a consumer's stream wait for work of this device, or else this thread.
+///
+/// # Safety
+/// As for [`Buffer::to_dlpack_on`].
+unsafe fn make_wait(device: &Device, stream: ConsumerStream, work: &[Ticket]) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if let Some(cuda) = device.shared.raw.as_any().downcast_ref::<onebuf_cuda::CudaDevice>()
+        && let Some(stream) = stream.cuda()
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { cuda.make_wait(stream, work) };
+    }
+    let _ = stream;
+    device.shared.raw.wait(work, None)
 }
 
 /// What CUDA's name for a buffer's memory is.

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use onebuf::dlpack::{Managed, View};
-use onebuf::{Buffer, Device, DeviceUse, Error, HostAccess, Semantic, Share, args};
+use onebuf::dlpack::{ConsumerStream, Managed, View};
+use onebuf::{Buffer, Device, DeviceUse, Error, HostAccess, Semantic, Share, Stream, Ticket, args};
 
 thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
@@ -15,6 +15,8 @@ thread_local! {
 pub struct Peer {
     device: Device,
     buffer: Option<Buffer<u32>>,
+    /// Work that [`peer_start`] began.
+    under_way: Option<(Stream, Ticket)>,
 }
 
 const INCREMENT: &str = "
@@ -22,6 +24,16 @@ const INCREMENT: &str = "
     @compute @workgroup_size(64)
     fn increment(@builtin(global_invocation_id) id: vec3<u32>) {
         if id.x < arrayLength(&data) { data[id.x] += 1u; }
+    }";
+
+const SLOW: &str = "
+    @group(0) @binding(0) var<storage, read_write> data: array<u32>;
+    var<immediate> steps: u32;
+    @compute @workgroup_size(64)
+    fn slow(@builtin(global_invocation_id) id: vec3<u32>) {
+        var x = id.x;
+        for (var i = 0u; i < steps; i++) { x = x * 1664525u + 1013904223u; }
+        if id.x < arrayLength(&data) { data[id.x] = select(3u * id.x, 0u, x == 1u); }
     }";
 
 fn told<T>(result: Result<T, Error>) -> Option<T> {
@@ -47,8 +59,9 @@ pub extern "C" fn peer_error() -> *const c_char {
 pub unsafe extern "C" fn peer_open(name: *const c_char) -> *mut Peer {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    told(Device::open(&name))
-        .map_or(std::ptr::null_mut(), |device| Box::into_raw(Box::new(Peer { device, buffer: None })))
+    told(Device::open(&name)).map_or(std::ptr::null_mut(), |device| {
+        Box::into_raw(Box::new(Peer { device, buffer: None, under_way: None }))
+    })
 }
 
 /// Closes a device.
@@ -94,12 +107,79 @@ pub unsafe extern "C" fn peer_export(
         // SAFETY: Python uses the tensor while nothing here uses the buffer, and the other way round.
         let tensor = unsafe { buffer.to_dlpack(view, &[2, len / 2], read_only)? };
         peer.buffer = Some(buffer);
-        if versioned {
-            return Ok(tensor.into_versioned().as_ptr().cast());
-        }
-        let legacy = tensor.into_legacy().map_err(|error| Error::unsupported("export", error.to_string()))?;
-        Ok(legacy.as_ptr().cast())
+        raw(tensor, versioned)
     });
+    told(exported).unwrap_or(std::ptr::null_mut())
+}
+
+fn raw(tensor: Managed, versioned: bool) -> Result<*mut c_void, Error> {
+    if versioned {
+        return Ok(tensor.into_versioned().as_ptr().cast());
+    }
+    let legacy = tensor.into_legacy().map_err(|error| Error::unsupported("export", error.to_string()))?;
+    Ok(legacy.as_ptr().cast())
+}
+
+/// Begins work on a new buffer of `len` words, of a kind as for [`peer_export`]: after `steps` steps each word is three times
+/// its index, and zero before. Nothing waits for it.
+///
+/// # Safety
+/// `peer` is of [`peer_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peer_start(peer: *mut Peer, kind: u32, steps: u32, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let peer = unsafe { &mut *peer };
+    let started = (|| {
+        let buffer = buffer(&peer.device, kind, len)?;
+        let stream = peer.device.stream()?;
+        stream.fill(&buffer, 0)?;
+        stream.wait()?;
+        let kernel = peer.device.kernel(SLOW)?.build()?;
+        let ticket = stream.launch(&kernel, kernel.groups_for([len as u32, 1, 1]), args![&buffer, steps])?;
+        stream.flush()?;
+        peer.buffer = Some(buffer);
+        peer.under_way = Some((stream, ticket));
+        Ok(())
+    })();
+    told(started).is_some()
+}
+
+/// Whether the work of [`peer_start`] is done: 1, or 0; -1 for an error.
+///
+/// # Safety
+/// `peer` is of [`peer_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peer_is_done(peer: *mut Peer) -> i32 {
+    // SAFETY: the caller's promise.
+    let peer = unsafe { &mut *peer };
+    let ticket = peer.under_way.as_ref().map(|(_, ticket)| *ticket);
+    ticket.and_then(|ticket| told(peer.device.is_done(ticket))).map_or(-1, i32::from)
+}
+
+/// The buffer of [`peer_start`] as a tensor, for a consumer that says on which stream it uses it: what `__dlpack__` is
+/// given, where `is_said`, and `None` otherwise. Null where that is refused.
+///
+/// # Safety
+/// `peer` is of [`peer_open`]. The stream is a live one, where it is an address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peer_export_on(
+    peer: *mut Peer,
+    view: u32,
+    versioned: bool,
+    is_said: bool,
+    stream: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let peer = unsafe { &mut *peer };
+    let view = [View::Placement, View::Device, View::Host][view as usize % 3];
+    let exported = (|| {
+        let stream = ConsumerStream::from_python(is_said.then_some(stream.into()))
+            .map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        let buffer =
+            peer.buffer.as_ref().ok_or_else(|| Error::InvalidArgument("nothing was begun".into()))?;
+        // SAFETY: the caller's promise; Python uses the tensor while nothing here uses the buffer.
+        raw(unsafe { buffer.to_dlpack_on(view, &[buffer.len()], false, stream)? }, versioned)
+    })();
     told(exported).unwrap_or(std::ptr::null_mut())
 }
 
@@ -141,6 +221,9 @@ pub unsafe extern "C" fn peer_live(peer: *mut Peer) -> u64 {
     // SAFETY: the caller's promise.
     let peer = unsafe { &mut *peer };
     peer.buffer = None;
+    if let Some((stream, _)) = peer.under_way.take() {
+        let _ = told(stream.wait());
+    }
     peer.device.memory().buffers
 }
 

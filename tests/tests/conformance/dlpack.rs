@@ -1,6 +1,6 @@
 //! Buffers as tensors of other libraries, and back, as far as one process shows it.
 
-use onebuf::dlpack::{DataType, Label, Managed, Tensor, View};
+use onebuf::dlpack::{ConsumerStream, DataType, Label, Managed, Tensor, View};
 use onebuf::{Buffer, DeviceUse, Error, HostAccess, HostPath, Share, args};
 use onebuf_tests::{Subject, kernels, lab};
 
@@ -227,6 +227,65 @@ fn a_tensor_of_the_cpu_is_used_in_place_and_kept() {
             drop((buffer, sum));
             device.wait_idle().unwrap();
             assert!(lab::eventually(|| watch.strong_count() == 0), "its deleter was not called");
+        }
+    });
+}
+
+#[test]
+fn a_consumer_says_who_waits_for_the_work_so_far() {
+    lab::on_every_device(|subject| {
+        // Each element takes many steps, whose end the compiler does not know.
+        let slow = subject.kernel(
+            "@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+             var<immediate> steps: u32;
+             @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) at: vec3u) {
+                 var x = at.x;
+                 for (var i = 0u; i < steps; i++) { x = x * 1664525u + 1013904223u; }
+                 if at.x < arrayLength(&data) { data[at.x] = select(7u, 8u, x == 1u); }
+             }",
+        );
+        let stream = subject.stream();
+        let make = || subject.device.buffer::<u32>(64).host(HostAccess::ReadWrite).build().unwrap();
+        let mut steps = 1u32 << 16;
+        // The work is long enough when it is still under way after an export that nothing waits for.
+        loop {
+            let buffer = make();
+            let ticket = stream.launch(&slow, [1, 1, 1], args![buffer, steps]).unwrap();
+            // SAFETY: the tensor is not used.
+            let tensor =
+                unsafe { buffer.to_dlpack_on(View::Placement, &[64], false, ConsumerStream::Unordered) };
+            let under_way = !subject.device.is_done(ticket).unwrap();
+            if matches!(tensor, Err(Error::Unsupported { .. })) {
+                return;
+            }
+            tensor.unwrap();
+            stream.wait().unwrap();
+            if under_way || subject.control().is_some() {
+                break;
+            }
+            steps = steps.checked_mul(2).expect("a kernel of 4 billion steps was done at once");
+        }
+        for said in [ConsumerStream::Unsaid, ConsumerStream::Legacy, ConsumerStream::PerThread] {
+            for view in [View::Placement, View::Host] {
+                let buffer = make();
+                let ticket = stream.launch(&slow, [1, 1, 1], args![buffer, steps]).unwrap();
+                // SAFETY: the tensor is read after the work, and nothing else uses the buffer.
+                let tensor = match unsafe { buffer.to_dlpack_on(view, &[64], true, said) } {
+                    Ok(tensor) => tensor,
+                    Err(Error::Unsupported { .. }) => continue,
+                    Err(other) => panic!("{other}"),
+                };
+                if tensor.device() == Label::CPU {
+                    assert!(
+                        subject.device.is_done(ticket).unwrap(),
+                        "{said:?}: the CPU was not made to wait"
+                    );
+                }
+                stream.wait().unwrap();
+                if tensor.device().is_host_visible() {
+                    assert_eq!(words(&tensor), [7; 64], "{said:?}");
+                }
+            }
         }
     });
 }

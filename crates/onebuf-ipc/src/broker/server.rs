@@ -60,9 +60,32 @@ pub struct Broker {
 }
 
 struct Connection {
-    channel: Channel,
+    channel: Guest,
     /// When it must have said hello; `None` when it has.
     greets_until: Option<Instant>,
+}
+
+/// A channel that nobody else has.
+struct Guest(Channel);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.hang_up();
+    }
+}
+
+impl std::ops::Deref for Guest {
+    type Target = Channel;
+
+    fn deref(&self) -> &Channel {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Guest {
+    fn deref_mut(&mut self) -> &mut Channel {
+        &mut self.0
+    }
 }
 
 /// Why a connection ends.
@@ -117,7 +140,7 @@ impl Broker {
         let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         let new = if rests { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::new(&self.listener, new));
-        fds.extend(self.clients.values().map(|client| PollFd::new(&client.channel, PollFlags::IN)));
+        fds.extend(self.clients.values().map(|client| PollFd::new(&client.channel.0, PollFlags::IN)));
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(other) => return Err(Error::os("poll", &other.into())),
@@ -147,7 +170,7 @@ impl Broker {
     /// Takes one new connection, or turns it away.
     fn accept(&mut self) {
         let channel = match self.listener.accept_socket() {
-            Ok(socket) => Channel::unheard(socket, Duration::ZERO),
+            Ok(socket) => Channel::unheard(socket, Duration::ZERO).map(Guest),
             Err(error) => {
                 // Most likely no descriptor is left; the connection stays in the queue.
                 tracing::warn!(%error, "a connection waits");

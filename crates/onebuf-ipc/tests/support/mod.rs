@@ -1,6 +1,9 @@
 //! What the tests of this crate have in common.
 #![allow(dead_code)] // Each test program takes what it needs.
 
+pub(crate) mod fuzzing;
+pub(crate) mod mutate;
+
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
