@@ -248,7 +248,9 @@ fn exports(profile: &DeviceProfile, intent: &Intent, kind: usize) -> bool {
     let by_name = matches!(intent.semantic, Some((Semantic::Process | Semantic::Api, _)));
     let allowed = profile.memory.get(kind).is_some_and(|memory| way(memory, intent).is_some());
     !intent.share.is_empty()
-        || by_name && allowed && intent.semantic.is_some_and(|(semantic, _)| gives(profile, intent, kind, semantic))
+        || by_name
+            && allowed
+            && intent.semantic.is_some_and(|(semantic, _)| gives(profile, intent, kind, semantic))
 }
 
 /// The first way by which memory of this kind leaves the process that the intent allows.

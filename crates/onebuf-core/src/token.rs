@@ -31,7 +31,9 @@ impl<'de> Deserialize<'de> for Token {
         let digits: Option<Vec<u8>> =
             text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
         let bytes: Option<[u8; 64]> = digits
-            .map(|digits| digits.chunks(2).map(|pair| pair.iter().fold(0, |sum, digit| sum << 4 | digit)).collect())
+            .map(|digits| {
+                digits.chunks(2).map(|pair| pair.iter().fold(0, |sum, digit| sum << 4 | digit)).collect()
+            })
             .and_then(|bytes: Vec<u8>| bytes.try_into().ok());
         match bytes {
             Some(bytes) if text.len() == 128 => Ok(Token(bytes)),

@@ -377,7 +377,9 @@ fn sharing_picks_what_can_be_exported() {
         ways: [way].into_iter().collect(),
         ..share(Share::Process, HostAccess::ReadWrite)
     };
-    for (way, kind) in [(HandleKind::CudaIpc, "ipc"), (HandleKind::CudaPool, "pool"), (HandleKind::OpaqueFd, "vmm")] {
+    for (way, kind) in
+        [(HandleKind::CudaIpc, "ipc"), (HandleKind::CudaPool, "pool"), (HandleKind::OpaqueFd, "vmm")]
+    {
         let placement = placed(&h200, &by(way));
         assert_eq!((placement.kind.as_str(), placement.way, placement.staged), (kind, Some(way), true));
         assert_eq!(placement.device_cost, CostClass::Cached);

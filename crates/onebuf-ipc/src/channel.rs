@@ -234,11 +234,7 @@ impl Channel {
     }
 
     /// Takes what the peer sent for a share.
-    pub(crate) fn accept_share(
-        &self,
-        description: Description,
-        fds: Vec<OwnedFd>,
-    ) -> Result<SharedBuffer> {
+    pub(crate) fn accept_share(&self, description: Description, fds: Vec<OwnedFd>) -> Result<SharedBuffer> {
         let share = SharedBuffer::new(description, fds)?;
         // A process of the same user can end this one anyway; another user's must not be able to.
         if self.peer.uid != my_uid() && share.may_shrink() {
@@ -328,11 +324,7 @@ impl Channel {
     }
 
     /// The message in a packet.
-    pub(crate) fn understand(
-        &self,
-        packet: &[u8],
-        fds: Vec<OwnedFd>,
-    ) -> Result<(Message, Vec<OwnedFd>)> {
+    pub(crate) fn understand(&self, packet: &[u8], fds: Vec<OwnedFd>) -> Result<(Message, Vec<OwnedFd>)> {
         let (header, body) = wire::header(packet, fds.len())?;
         let message = wire::decode(body)?;
         let refusal = matches!(message, Message::Refuse { .. });

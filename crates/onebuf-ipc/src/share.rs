@@ -166,10 +166,7 @@ impl SharedBuffer {
     /// [`Error::InvalidArgument`] where the description contradicts itself, or the descriptor: another kind of file, an
     /// object shorter than is said, a memfd that could still shrink or cannot be written, a lease that is none; too few
     /// descriptors, or too many.
-    pub fn new(
-        description: Description,
-        fds: impl IntoIterator<Item = OwnedFd>,
-    ) -> Result<SharedBuffer> {
+    pub fn new(description: Description, fds: impl IntoIterator<Item = OwnedFd>) -> Result<SharedBuffer> {
         description.check()?;
         let mut fds = fds.into_iter();
         let (first, second, more) = (fds.next(), fds.next(), fds.count());

@@ -257,12 +257,7 @@ impl Broker {
     }
 
     /// Sends without waiting: a client that does not read what it asked for is let go.
-    fn send(
-        &self,
-        id: ClientId,
-        answer: Answer,
-        fds: &[BorrowedFd<'_>],
-    ) -> std::result::Result<(), End> {
+    fn send(&self, id: ClientId, answer: Answer, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), End> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let version = client.channel.version();
         let packet = wire::encode(&Message::Answer(answer), version..=version, fds.len());
