@@ -46,6 +46,7 @@ use crate::hazard::{StreamId, Ticket};
 use crate::kernel::{KernelInterface, Override};
 use crate::profile::{DeviceProfile, HandleKind};
 use crate::report::SemanticFacts;
+use crate::token::Token;
 
 /// A family of devices behind one driver API.
 pub trait Backend: Send + Sync {
@@ -203,8 +204,13 @@ pub enum PageAccess {
 /// An exported memory object: the descriptor and what an importer must check it against.
 #[derive(Debug)]
 pub struct Export {
-    /// The object.
+    /// The object. Where there is a token it is the lease: an end of a pipe, and the memory's maker keeps the memory while
+    /// somebody has it.
     pub fd: OwnedFd,
+    /// What names the memory to the driver, where the way has one ([`HandleKind::has_token`]).
+    pub token: Option<Token>,
+    /// The pool that the memory is in ([`HandleKind::CudaPool`]).
+    pub pool: Option<OwnedFd>,
     /// What sort of descriptor it is.
     pub handle: HandleKind,
     /// Size in bytes of the whole allocation.

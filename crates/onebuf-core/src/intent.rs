@@ -76,7 +76,8 @@ pub enum Share {
     Api,
 }
 
-/// The ways by which memory may leave the process: a set of [`HandleKind`]s. All of them, unless a policy says less.
+/// The ways by which memory may leave the process: a set of [`HandleKind`]s. [`Ways::DEFAULT`], unless a policy says
+/// otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<HandleKind>", from = "Vec<HandleKind>")]
 pub struct Ways(u8);
@@ -85,13 +86,17 @@ impl Ways {
     /// Every way.
     pub const ALL: Ways = Ways((1 << HandleKind::ALL.len()) - 1);
 
+    /// Every way but the legacy handle of CUDA, which is taken where it is asked for alone: memory that leaves so
+    /// ends with its maker, and opens in one PID namespace.
+    pub const DEFAULT: Ways = Ways::ALL.without(HandleKind::CudaIpc);
+
     /// Whether memory may leave in this way.
     pub fn contains(self, way: HandleKind) -> bool {
         self.0 & (1 << way as u8) != 0
     }
 
     /// The set without this way.
-    pub fn without(self, way: HandleKind) -> Ways {
+    pub const fn without(self, way: HandleKind) -> Ways {
         Ways(self.0 & !(1 << way as u8))
     }
 
@@ -103,7 +108,7 @@ impl Ways {
 
 impl Default for Ways {
     fn default() -> Ways {
-        Ways::ALL
+        Ways::DEFAULT
     }
 }
 
@@ -173,7 +178,7 @@ impl fmt::Display for Intent {
                 Share::Api => ", shared with another API",
             })?;
         }
-        if self.ways != Ways::ALL {
+        if self.ways != Ways::DEFAULT {
             write!(f, " as {}", self.ways)?;
         }
         match self.semantic {

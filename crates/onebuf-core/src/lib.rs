@@ -66,6 +66,7 @@ pub mod placement;
 pub mod profile;
 pub mod report;
 pub mod semantics;
+pub mod token;
 
 pub use device::{Adapter, DeviceId, DeviceInfo, DeviceKind, DeviceUuid, Limits};
 pub use error::{Error, Result};
@@ -75,3 +76,4 @@ pub use kernel::{Access, Binding, BindingKind, Features, KernelInterface, Overri
 pub use placement::Placement;
 pub use profile::{CostClass, DeviceProfile, HandleKind, HostPath};
 pub use semantics::{Semantic, UnifiedLevel};
+pub use token::Token;

@@ -114,7 +114,7 @@ impl Placement {
             },
             device_cost: profile.device_cost(candidate.kind),
             fell_back_from: wanted.filter(|wanted| match wanted {
-                Semantic::Process | Semantic::Api => !gives(profile, candidate.kind, *wanted),
+                Semantic::Process | Semantic::Api => !gives(profile, intent, candidate.kind, *wanted),
                 _ => Some(*wanted) != semantic,
             }),
             lost,
@@ -248,7 +248,9 @@ fn exports(profile: &DeviceProfile, intent: &Intent, kind: usize) -> bool {
     let by_name = matches!(intent.semantic, Some((Semantic::Process | Semantic::Api, _)));
     let allowed = profile.memory.get(kind).is_some_and(|memory| way(memory, intent).is_some());
     !intent.share.is_empty()
-        || by_name && allowed && intent.semantic.is_some_and(|(semantic, _)| gives(profile, kind, semantic))
+        || by_name
+            && allowed
+            && intent.semantic.is_some_and(|(semantic, _)| gives(profile, intent, kind, semantic))
 }
 
 /// The first way by which memory of this kind leaves the process that the intent allows.
@@ -256,15 +258,19 @@ fn way(memory: &MemoryKind, intent: &Intent) -> Option<HandleKind> {
     memory.export.iter().copied().find(|way| intent.ways.contains(*way))
 }
 
-/// Whether memory of this kind has a sharing semantic. The semantics that are not about where a buffer lies
+/// Whether memory of this kind has a sharing semantic, by a way that the intent allows. The semantics that are not about where a buffer lies
 /// (`workgroup`, `host-import`, `framework`, ...) are no memory's.
-fn gives(profile: &DeviceProfile, kind: usize, semantic: Semantic) -> bool {
+fn gives(profile: &DeviceProfile, intent: &Intent, kind: usize, semantic: Semantic) -> bool {
     let exports = |kinds: &[HandleKind]| {
-        profile.memory.get(kind).is_some_and(|m| m.export.iter().any(|handle| kinds.contains(handle)))
+        let allowed = |way: &HandleKind| kinds.contains(way) && intent.ways.contains(*way);
+        profile.memory.get(kind).is_some_and(|memory| memory.export.iter().any(allowed))
     };
     match semantic {
-        Semantic::Process => exports(&[HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc]),
-        // A legacy IPC handle opens in CUDA alone.
+        Semantic::Process => {
+            use HandleKind::{CudaIpc, CudaPool, DmaBuf, OpaqueFd};
+            exports(&[OpaqueFd, DmaBuf, CudaPool, CudaIpc])
+        }
+        // A legacy IPC handle, and a pool's memory, open in CUDA alone.
         Semantic::Api => exports(&[HandleKind::OpaqueFd, HandleKind::DmaBuf]),
         _ => profile.host_path(kind).semantic() == Some(semantic),
     }
@@ -309,11 +315,11 @@ fn judge(
             intent.ways
         ));
     }
-    if intent.share.contains(&Share::Api) && !gives(profile, kind, Semantic::Api) {
+    if intent.share.contains(&Share::Api) && !gives(profile, intent, kind, Semantic::Api) {
         return Verdict::Unfit("it can be exported to processes alone, not to another API".into());
     }
     if let Some((semantic, Strength::Require)) = intent.semantic
-        && !gives(profile, kind, semantic)
+        && !gives(profile, intent, kind, semantic)
     {
         let lack = lack(profile, kind, semantic);
         return Verdict::Unfit(format!("{semantic} is required, and {lack}"));
@@ -382,7 +388,7 @@ fn costs(profile: &DeviceProfile, intent: &Intent, candidate: &Candidate) -> [Co
     let cost = |points, reason| Cost { points, reason };
 
     let preference = match intent.semantic {
-        Some((semantic, _)) if !gives(profile, kind, semantic) => {
+        Some((semantic, _)) if !gives(profile, intent, kind, semantic) => {
             cost(1_000, "another semantic was preferred")
         }
         _ => free,
@@ -432,11 +438,16 @@ fn costs(profile: &DeviceProfile, intent: &Intent, candidate: &Candidate) -> [Co
     } else {
         free
     };
-    // A legacy handle names a whole allocation and opens in one PID namespace only.
-    let sharing = if exports(profile, intent, kind) && memory.export == [HandleKind::CudaIpc] {
-        cost(5, "it can be shared through a legacy handle alone")
-    } else {
-        free
+    // A legacy handle names a whole allocation, opens in one PID namespace only, and dies with its maker. A pool's memory
+    // opens in CUDA alone, and its maker must outlast the others.
+    let sharing = match memory.export[..] {
+        [HandleKind::CudaIpc] if exports(profile, intent, kind) => {
+            cost(5, "it can be shared through a legacy handle alone")
+        }
+        [HandleKind::CudaPool] if exports(profile, intent, kind) => {
+            cost(3, "it can be shared as a pool's memory alone")
+        }
+        _ => free,
     };
     [preference, device, way, caching, window, coherence, sharing]
 }
@@ -447,8 +458,8 @@ const STAGED_BAR: &str = "CPU reads of it cross the bus uncached, so they would 
 /// Why a candidate that could serve lost to `winner`: the respect in which it is furthest behind.
 fn why_lower(profile: &DeviceProfile, intent: &Intent, loser: &Candidate, winner: &Candidate) -> String {
     if let Some((semantic, _)) = intent.semantic
-        && !gives(profile, loser.kind, semantic)
-        && gives(profile, winner.kind, semantic)
+        && !gives(profile, intent, loser.kind, semantic)
+        && gives(profile, intent, winner.kind, semantic)
     {
         return format!("{semantic} was preferred, and {}", lack(profile, loser.kind, semantic));
     }

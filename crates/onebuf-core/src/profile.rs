@@ -13,16 +13,23 @@ pub enum HandleKind {
     OpaqueFd,
     /// A Linux dma-buf, which any driver may import.
     DmaBuf,
-    /// A legacy CUDA IPC handle.
+    /// A legacy CUDA IPC handle: 64 bytes that open in CUDA alone, while the process that made the memory lives.
     CudaIpc,
     /// A sealed memfd: pages of the CPU's memory that every holder maps, and every device imports.
     Memfd,
+    /// A descriptor of a CUDA memory pool, and 64 bytes that name the memory in it.
+    CudaPool,
 }
 
 impl HandleKind {
     /// All of them.
-    pub const ALL: [HandleKind; 4] =
-        [HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc, HandleKind::Memfd];
+    pub const ALL: [HandleKind; 5] = [
+        HandleKind::OpaqueFd,
+        HandleKind::DmaBuf,
+        HandleKind::CudaIpc,
+        HandleKind::Memfd,
+        HandleKind::CudaPool,
+    ];
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
@@ -31,7 +38,14 @@ impl HandleKind {
             HandleKind::DmaBuf => "dma-buf",
             HandleKind::CudaIpc => "cuda-ipc",
             HandleKind::Memfd => "memfd",
+            HandleKind::CudaPool => "cuda-pool",
         }
+    }
+
+    /// Whether memory that leaves so is opened by a [`Token`](crate::Token). Its maker then has to keep it until all who
+    /// hold it let go: the driver does not.
+    pub fn has_token(self) -> bool {
+        matches!(self, HandleKind::CudaIpc | HandleKind::CudaPool)
     }
 }
 

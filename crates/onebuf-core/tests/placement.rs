@@ -3,7 +3,7 @@
 use onebuf_core::intent::{DeviceUse, HostAccess, Intent, Share, Strength};
 use onebuf_core::placement::{Placement, rank};
 use onebuf_core::profile::{DeviceProfile, Heap, MemoryKind};
-use onebuf_core::{CostClass, DeviceKind, Error, HostPath, Semantic};
+use onebuf_core::{CostClass, DeviceKind, Error, HandleKind, HostPath, Semantic};
 
 mod devices;
 
@@ -366,17 +366,42 @@ fn sharing_picks_what_can_be_exported() {
     let share = |share, host| Intent { share: vec![share], ..intent(MIB, host) };
     let placement = placed(&h200, &share(Share::Process, HostAccess::ReadWrite));
     assert_eq!((placement.kind.as_str(), placement.staged, placement.exportable), ("vmm", true, true));
-    assert_eq!(reason(&placement, "device"), "it can be shared through a legacy handle alone");
+    assert_eq!(reason(&placement, "device"), "it cannot be exported");
+    assert_eq!(reason(&placement, "pool"), "it can be shared as a pool's memory alone");
+    // The legacy handle is never taken unasked.
+    assert_eq!(
+        reason(&placement, "ipc"),
+        "it is exported as cuda-ipc, and only opaque-fd or dma-buf or memfd or cuda-pool is allowed"
+    );
+    let by = |way: HandleKind| Intent {
+        ways: [way].into_iter().collect(),
+        ..share(Share::Process, HostAccess::ReadWrite)
+    };
+    for (way, kind) in
+        [(HandleKind::CudaIpc, "ipc"), (HandleKind::CudaPool, "pool"), (HandleKind::OpaqueFd, "vmm")]
+    {
+        let placement = placed(&h200, &by(way));
+        assert_eq!((placement.kind.as_str(), placement.way, placement.staged), (kind, Some(way), true));
+        assert_eq!(placement.device_cost, CostClass::Cached);
+        assert!(placement.to_string().contains(&format!("exportable as {}", way.name())), "{placement}");
+    }
     assert_eq!(reason(&placement, "managed"), "it cannot be exported");
     let placement = placed(&h200, &share(Share::Api, HostAccess::None));
-    assert_eq!(reason(&placement, "device"), "it can be exported to processes alone, not to another API");
-    // Without fd handles the legacy handle serves processes, and only them.
+    assert_eq!(reason(&placement, "pool"), "it can be exported to processes alone, not to another API");
+    // Without fd handles the pool serves processes, and only them; without pools too, nothing does unasked.
     let mut legacy = h200.clone();
     legacy.memory.retain(|memory| memory.name != "vmm");
-    assert_eq!(placed(&legacy, &share(Share::Process, HostAccess::None)).kind, "device");
+    assert_eq!(placed(&legacy, &share(Share::Process, HostAccess::None)).kind, "pool");
     assert!(
-        matches!(rank(&legacy, &share(Share::Api, HostAccess::None)), Err(Error::NoPlacement { rejected, .. }) if rejected.len() == 3)
+        matches!(rank(&legacy, &share(Share::Api, HostAccess::None)), Err(Error::NoPlacement { rejected, .. }) if rejected.len() == 5)
     );
+    legacy.memory.retain(|memory| memory.name != "pool");
+    for semantic in [None, Some((Semantic::Process, Strength::Require))] {
+        let unasked = Intent { semantic, ..share(Share::Process, HostAccess::None) };
+        assert!(matches!(rank(&legacy, &unasked), Err(Error::NoPlacement { .. })));
+        let asked = Intent { semantic, ..by(HandleKind::CudaIpc) };
+        assert_eq!(placed(&legacy, &asked).kind, "ipc");
+    }
     // No export on a Jetson: three reasons, and never a private buffer in its place.
     let error =
         place(&devices::cuda_jetson_orin::profile(), &share(Share::Process, HostAccess::None)).unwrap_err();

@@ -28,7 +28,7 @@ prop_compose! {
     fn any_memory()(
         heap in 0..5usize,
         flags: [bool; 5],
-        export in proptest::sample::subsequence(vec![HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc], 0..=3),
+        export in proptest::sample::subsequence(HandleKind::ALL.to_vec(), 0..=5),
         far in proptest::bool::weighted(0.05),
     ) -> MemoryKind {
         MemoryKind {
@@ -71,7 +71,7 @@ prop_compose! {
         require_in_place: bool,
         heavy: bool,
         share in proptest::sample::subsequence(vec![Share::Process, Share::Api], 0..=2),
-        ways in proptest::sample::subsequence(HandleKind::ALL.to_vec(), 0..=4),
+        ways in proptest::sample::subsequence(HandleKind::ALL.to_vec(), 0..=5),
         semantic in proptest::option::of((proptest::sample::select(Semantic::ALL.to_vec()), any::<bool>())),
     ) -> Intent {
         let strength = |require| if require { Strength::Require } else { Strength::Prefer };

@@ -18,6 +18,7 @@ use crate::memory::CudaMemory;
 use crate::semantics;
 use crate::shared::Shared;
 use crate::stream::{self, CudaStream};
+use crate::tokens;
 
 /// An open CUDA device.
 pub struct CudaDevice {
@@ -29,6 +30,7 @@ impl CudaDevice {
     pub fn trim(&self) {
         if let Ok(_entered) = self.shared.enter() {
             self.shared.collect();
+            tokens::collect();
             self.shared.pool.trim();
         }
     }
@@ -68,7 +70,7 @@ impl Device for CudaDevice {
     }
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(CudaMemory::import(&self.shared, &export)?))
+        Ok(Arc::new(CudaMemory::import(&self.shared, export)?))
     }
 
     unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {
@@ -96,6 +98,7 @@ impl Device for CudaDevice {
         if entered.is_ok() {
             // What finished work still holds is not in use.
             self.shared.collect();
+            tokens::collect();
         }
         let usage = &self.shared.usage;
         let (held, _) = if entered.is_ok() { self.shared.pool.usage() } else { (0, 0) };

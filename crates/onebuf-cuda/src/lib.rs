@@ -45,11 +45,13 @@ mod event;
 mod foreign;
 mod fork;
 mod graph;
+mod handle;
 mod host;
 mod kernel;
 mod mapping;
 mod memory;
 mod nvtx;
+mod object;
 mod params;
 mod pool;
 mod profile;
@@ -58,6 +60,7 @@ mod reaper;
 mod semantics;
 mod shared;
 mod stream;
+mod tokens;
 mod work;
 
 use std::sync::Arc;
@@ -71,6 +74,7 @@ use crate::shared::Shared;
 
 pub use device::CudaDevice;
 pub use foreign::Place;
+pub use handle::Handle;
 
 /// The name in device ids.
 const BACKEND: &str = "cuda";

@@ -12,7 +12,8 @@ use crate::context::Context;
 use crate::driver;
 use crate::pool::on_device;
 
-const POSIX_FD: sys::CUmemAllocationHandleType =
+/// A descriptor, as the kind of a handle.
+pub(crate) const POSIX_FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// An allocation with its address. What is there yet is undone in reverse when it is dropped.
@@ -135,10 +136,11 @@ impl Mapping {
                 let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
                 sys::cuMemGetHandleForAddressRange(into, self.address, self.bytes, kind, 0)
             }),
-            HandleKind::CudaIpc | HandleKind::Memfd => {
+            HandleKind::CudaIpc | HandleKind::CudaPool | HandleKind::Memfd => {
                 return Err(Error::unsupported(
                     format!("export as {}", handle.name()),
-                    "memory of cuMemCreate leaves the process as a descriptor of the driver's; export it as opaque-fd",
+                    "memory of cuMemCreate leaves the process as a descriptor of the driver's; export it as opaque-fd, or \
+                     build the buffer by `.ways([..])` for the way that is wanted",
                 ));
             }
         };

@@ -17,11 +17,13 @@ use crate::driver::{self, Version};
 use crate::foreign::Place;
 use crate::host::HostMemory;
 use crate::mapping::{self, Mapping};
+use crate::object::{GRANULE_BYTES, Object};
 use crate::pool::on_device;
 use crate::profile::Kind;
 use crate::shared::Shared;
+use crate::tokens::{self, Held};
 
-/// What onebuf's CUDA memory has in [`Export::driver`]: descriptors of the driver's virtual memory management.
+/// What onebuf's CUDA memory has in [`Export::driver`], by whichever way it leaves.
 pub(crate) const EXPORTER: [u8; 16] = *b"onebuf cuda vmm1";
 
 /// Ranges of unified memory from this size on are moved to the CPU ahead of a guard.
@@ -46,6 +48,8 @@ enum Backing {
     Pool,
     /// Granules of their own: exportable, or imported.
     Mapping { mapping: Mapping, kind: usize, imported: bool },
+    /// Named by a token: exportable, or imported.
+    Named { held: Held, kind: usize, imported: bool },
     /// Unified: pages that move.
     Managed(Whereabouts),
     /// Page-locked memory of the driver's, at this address of the CPU.
@@ -80,13 +84,14 @@ impl CudaMemory {
         let kind = kind.ok_or_else(|| {
             Error::InvalidArgument(format!("the device has no memory kind {}", request.kind))
         })?;
-        if request.exportable && kind != Kind::DeviceVmm {
+        if request.exportable && kind.way().is_none() {
             return Err(Error::unsupported(
                 format!("exportable memory of kind {}", kind.name()),
-                "CUDA exports what cuMemCreate made alone; build the buffer with `.share(Share::Process)`",
+                "CUDA exports what was allocated for it alone; build the buffer with `.share(Share::Process)`",
             ));
         }
         let _entered = shared.enter()?;
+        tokens::collect();
         let size = request.size_bytes;
         let first = CudaMemory::allocate_kind(shared, request, kind);
         if !matches!(first, Err(Error::OutOfMemory { .. })) {
@@ -119,17 +124,28 @@ impl CudaMemory {
                 let pointer = shared.pool.allocate(size).map_err(failed)?;
                 Ok(CudaMemory::new(shared, pointer, size, None, Backing::Pool))
             }
+            Kind::DeviceIpc | Kind::DevicePool => {
+                let way = kind.way().unwrap_or(HandleKind::CudaPool);
+                let object = Object::create(shared, way, size).map_err(|(call, code)| match code {
+                    CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_NOT_PERMITTED => {
+                        advertised_only(call, code)
+                    }
+                    // What a pool that can be exported is refused with, where descriptors cannot be had.
+                    CUresult::CUDA_ERROR_INVALID_VALUE if call == "cuMemPoolCreate" => {
+                        advertised_only(call, code)
+                    }
+                    _ => failed((call, code)).or_no_descriptor_left("exportable memory"),
+                })?;
+                let pointer = object.pointer;
+                // The whole of it, since a peer has the whole.
+                shared.pool.zero(pointer, object.bytes).map_err(|error| shared.note(error))?;
+                let backing = Backing::Named { held: Held::new(object), kind: request.kind, imported: false };
+                Ok(CudaMemory::new(shared, pointer, size, None, backing))
+            }
             Kind::DeviceVmm => {
                 let mapping = Mapping::create(&shared.context, size).map_err(|(call, code)| match code {
                     CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_NOT_PERMITTED => {
-                        Error::unsupported(
-                            "exportable memory",
-                            format!(
-                                "{call} answered {}, though the device advertises it{}",
-                                driver::name(code),
-                                if driver::is_wsl() { "; WSL2 is known for this" } else { "" }
-                            ),
-                        )
+                        advertised_only(call, code)
                     }
                     _ => failed((call, code)).or_no_descriptor_left("exportable memory"),
                 })?;
@@ -233,17 +249,15 @@ impl CudaMemory {
     }
 
     /// What another process or device object exported.
-    pub(crate) fn import(shared: &Arc<Shared>, export: &Export) -> Result<CudaMemory> {
+    pub(crate) fn import(shared: &Arc<Shared>, export: Export) -> Result<CudaMemory> {
         let bad = |what: String| Err(Error::InvalidArgument(what));
-        if export.handle != HandleKind::OpaqueFd {
-            let what = format!("import of {}", export.handle.name());
-            return Err(Error::unsupported(what, "CUDA imports the opaque-fd of CUDA memory alone"));
+        let what = format!("import of {}", export.handle.name());
+        if export.handle != HandleKind::OpaqueFd && !export.handle.has_token() {
+            let reason = "CUDA imports the opaque-fd, the cuda-ipc and the cuda-pool of CUDA memory alone";
+            return Err(Error::unsupported(what, reason));
         }
-        let Some(kind) = shared.kinds.iter().position(|kind| *kind == Kind::DeviceVmm) else {
-            return Err(Error::unsupported(
-                "import of opaque-fd",
-                "the device has no virtual memory management with file descriptors",
-            ));
+        let Some(kind) = shared.kinds.iter().position(|kind| kind.way() == Some(export.handle)) else {
+            return Err(Error::unsupported(what, "the device has no memory that leaves a process so"));
         };
         if export.size_bytes == 0 || export.size_bytes > export.allocation_bytes {
             return bad(format!(
@@ -262,6 +276,15 @@ impl CudaMemory {
             return bad(
                 "the memory was exported by another driver or device; an opaque fd means nothing here".into(),
             );
+        }
+        if export.handle.has_token() {
+            let _entered = shared.enter()?;
+            tokens::collect();
+            let size_bytes = export.size_bytes;
+            let held = Held::open(shared, export).map_err(|error| shared.note(error))?;
+            let pointer = held.pointer();
+            let backing = Backing::Named { held, kind, imported: true };
+            return Ok(CudaMemory::new(shared, pointer, size_bytes, None, backing));
         }
         mapping::check_fd(export.fd.as_fd())?;
         let _entered = shared.enter()?;
@@ -287,7 +310,7 @@ impl CudaMemory {
     /// What the memory is to other libraries.
     pub(crate) fn place(&self) -> Place {
         match &self.backing {
-            Backing::Pool | Backing::Mapping { .. } => Place::Device,
+            Backing::Pool | Backing::Mapping { .. } | Backing::Named { .. } => Place::Device,
             Backing::Managed(_) => Place::Managed,
             Backing::Pinned { .. } | Backing::Registered { .. } => Place::Host,
             Backing::Foreign { place, .. } => *place,
@@ -312,6 +335,7 @@ impl CudaMemory {
         match &self.backing {
             Backing::Pool | Backing::Foreign { .. } => None,
             Backing::Mapping { mapping, .. } => Some(mapping.bytes()),
+            Backing::Named { held, .. } => Some(held.bytes()),
             Backing::Managed(_) | Backing::Pinned { .. } | Backing::Registered { .. } => {
                 Some(self.size_bytes)
             }
@@ -346,6 +370,36 @@ impl CudaMemory {
     /// True for memory whose pages move.
     pub(crate) fn is_unified(&self) -> bool {
         matches!(self.backing, Backing::Managed(_))
+    }
+
+    fn export_named(&self, held: &Held, kind: usize, handle: HandleKind) -> Result<Export> {
+        let way = self.shared.kinds.get(kind).and_then(|kind| kind.way());
+        if way != Some(handle) {
+            let has = way.map_or("nothing", HandleKind::name);
+            return Err(Error::unsupported(
+                format!("export as {}", handle.name()),
+                format!(
+                    "the memory was allocated to leave as {has}; build the buffer for another way by `.ways([..])`"
+                ),
+            ));
+        }
+        let _entered = self.shared.enter()?;
+        let (token, fd, pool) = held
+            .export(&self.shared, handle)
+            .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
+        Ok(Export {
+            fd,
+            token: Some(token),
+            pool,
+            handle,
+            allocation_bytes: held.bytes(),
+            size_bytes: self.size_bytes,
+            kind,
+            granule_bytes: GRANULE_BYTES,
+            dedicated: false,
+            device: self.shared.physical.info.uuid,
+            driver: EXPORTER,
+        })
     }
 
     fn check_range(&self, offset_bytes: u64, size_bytes: u64) -> Result<u64> {
@@ -412,9 +466,14 @@ impl Memory for CudaMemory {
 
     fn export(&self, handle: HandleKind) -> Result<Export> {
         let what = || format!("export as {}", handle.name());
+        if let Backing::Named { held, kind, imported: false } = &self.backing {
+            return self.export_named(held, *kind, handle);
+        }
         let Backing::Mapping { mapping, kind, imported: false } = &self.backing else {
             let reason = match &self.backing {
-                Backing::Mapping { .. } => "the buffer was imported; pass its exporter's descriptor on",
+                Backing::Mapping { .. } | Backing::Named { .. } => {
+                    "the buffer was imported; pass its exporter's descriptor on"
+                }
                 Backing::Pool => {
                     "memory of a pool cannot leave the process; build the buffer with `.share(Share::Process)`"
                 }
@@ -441,6 +500,8 @@ impl Memory for CudaMemory {
             .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
         Ok(Export {
             fd,
+            token: None,
+            pool: None,
             handle,
             allocation_bytes: mapping.bytes(),
             size_bytes: self.size_bytes,
@@ -469,7 +530,7 @@ impl Drop for CudaMemory {
                     self.shared.pool.free(self.pointer);
                     return;
                 }
-                Backing::Mapping { .. } | Backing::Foreign { .. } => return,
+                Backing::Mapping { .. } | Backing::Named { .. } | Backing::Foreign { .. } => return,
                 Backing::Managed(_) => sys::cuMemFree_v2(self.pointer),
                 Backing::Pinned { base, .. } => sys::cuMemFreeHost(base.as_ptr().cast()),
                 Backing::Registered { base } => sys::cuMemHostUnregister(base.as_ptr().cast()),
@@ -490,6 +551,13 @@ pub(crate) fn downcast(memory: &Arc<dyn Memory>) -> Option<&CudaMemory> {
 pub(crate) fn of<'a>(part: &Part<'a>) -> Result<&'a CudaMemory> {
     downcast(part.memory)
         .ok_or_else(|| Error::InvalidArgument("the buffer is not memory of the CUDA backend".into()))
+}
+
+/// Memory that the device says it can export, and does not.
+fn advertised_only(call: &'static str, code: CUresult) -> Error {
+    let wsl = if driver::is_wsl() { "; WSL2 is known for this" } else { "" };
+    let reason = format!("{call} answered {}, though the device advertises it{wsl}", driver::name(code));
+    Error::unsupported("exportable memory", reason)
 }
 
 /// Whether unified memory can be moved ahead of its use: only where CPU and device may hold it at the same time, and by a

@@ -12,6 +12,10 @@ pub(crate) enum Kind {
     Device,
     /// `cuMemCreate`: granules of its own, exportable.
     DeviceVmm,
+    /// A pool of its own for each buffer: exportable to CUDA alone.
+    DevicePool,
+    /// `cuMemAlloc`, in granules of its own: exportable by legacy IPC.
+    DeviceIpc,
     /// `cuMemAllocManaged`.
     Managed,
     /// `cuMemHostAlloc`: cached by the CPU.
@@ -26,9 +30,21 @@ impl Kind {
         match self {
             Kind::Device => "device",
             Kind::DeviceVmm => "device-vmm",
+            Kind::DevicePool => "device-pool",
+            Kind::DeviceIpc => "device-ipc",
             Kind::Managed => "managed",
             Kind::Pinned => "pinned",
             Kind::PinnedWc => "pinned-wc",
+        }
+    }
+
+    /// The first way by which it leaves the process.
+    pub(crate) fn way(self) -> Option<HandleKind> {
+        match self {
+            Kind::DeviceVmm => Some(HandleKind::OpaqueFd),
+            Kind::DevicePool => Some(HandleKind::CudaPool),
+            Kind::DeviceIpc => Some(HandleKind::CudaIpc),
+            Kind::Device | Kind::Managed | Kind::Pinned | Kind::PinnedWc => None,
         }
     }
 }
@@ -39,6 +55,9 @@ pub(crate) fn kinds(attributes: &Attributes) -> Vec<Kind> {
     let all = [
         (true, Kind::Device),
         (exports(attributes), Kind::DeviceVmm),
+        (exports_pools(attributes), Kind::DevicePool),
+        // Integrated devices have no legacy IPC.
+        (!attributes.integrated, Kind::DeviceIpc),
         (attributes.managed, Kind::Managed),
         (host, Kind::Pinned),
         // Where CPU and device share one memory there is no bus that write-combining would spare.
@@ -49,6 +68,11 @@ pub(crate) fn kinds(attributes: &Attributes) -> Vec<Kind> {
 
 fn exports(attributes: &Attributes) -> bool {
     attributes.virtual_memory && attributes.posix_fd
+}
+
+/// Whether a pool can be exported as a descriptor (`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, which is bit 0).
+pub(crate) fn exports_pools(attributes: &Attributes) -> bool {
+    attributes.memory_pools && attributes.pool_handle_types & 1 != 0
 }
 
 /// How far unified memory goes.
@@ -101,6 +125,8 @@ fn describe(kind: Kind, attributes: &Attributes) -> MemoryKind {
             let dma_buf = attributes.dma_buf.then_some(HandleKind::DmaBuf);
             MemoryKind { export: [HandleKind::OpaqueFd].into_iter().chain(dma_buf).collect(), ..base }
         }
+        Kind::DevicePool => MemoryKind { export: vec![HandleKind::CudaPool], ..base },
+        Kind::DeviceIpc => MemoryKind { export: vec![HandleKind::CudaIpc], ..base },
         // In the device's heap: what does not fit there would move back and forth at every launch, and more managed
         // memory than the device has free can hang it.
         Kind::Managed => {
@@ -163,10 +189,13 @@ mod tests {
         let profile = describe_device(&h200());
         assert_eq!(profile.unified, UnifiedLevel::Managed);
         let names: Vec<&str> = profile.memory.iter().map(|kind| kind.name.as_str()).collect();
-        assert_eq!(names, ["device", "device-vmm", "managed", "pinned", "pinned-wc"]);
-        let paths: Vec<HostPath> = (0..5).map(|kind| profile.host_path(kind)).collect();
+        assert_eq!(
+            names,
+            ["device", "device-vmm", "device-pool", "device-ipc", "managed", "pinned", "pinned-wc"]
+        );
+        let paths: Vec<HostPath> = (0..7).map(|kind| profile.host_path(kind)).collect();
         use HostPath::{DeviceOnly, HostMemory, Unified};
-        assert_eq!(paths, [DeviceOnly, DeviceOnly, Unified, HostMemory, HostMemory]);
+        assert_eq!(paths, [DeviceOnly, DeviceOnly, DeviceOnly, DeviceOnly, Unified, HostMemory, HostMemory]);
 
         let first = |host, device_use| ranked(&profile, intent(host, device_use)).remove(0);
         assert_eq!(first(HostAccess::None, DeviceUse::Heavy), "device");
@@ -185,10 +214,15 @@ mod tests {
     fn shared_buffers_get_granules_of_their_own() {
         let profile = describe_device(&h200());
         let shared = Intent { share: vec![Share::Process], ..intent(HostAccess::Read, DeviceUse::Streaming) };
-        assert_eq!(ranked(&profile, shared.clone()), ["device-vmm+"]);
+        assert_eq!(ranked(&profile, shared.clone()), ["device-vmm+", "device-pool+"]);
+        // The legacy handle by request alone.
+        let legacy = Intent { ways: [HandleKind::CudaIpc].into_iter().collect(), ..shared.clone() };
+        assert_eq!(ranked(&profile, legacy), ["device-ipc+"]);
         let api = Intent { share: vec![Share::Api], ..intent(HostAccess::None, DeviceUse::Streaming) };
         assert_eq!(ranked(&profile, api), ["device-vmm"]);
-        let none = describe_device(&Attributes { posix_fd: false, ..h200() });
+        let pools = describe_device(&Attributes { posix_fd: false, ..h200() });
+        assert_eq!(ranked(&pools, shared.clone()), ["device-pool+"]);
+        let none = describe_device(&Attributes { posix_fd: false, pool_handle_types: 8, ..h200() });
         assert!(matches!(rank(&none, &shared), Err(Error::NoPlacement { .. })));
     }
 

@@ -203,11 +203,21 @@ fn process(facts: &mut SemanticFacts, physical: &Physical) {
         facts.permit("WSL2", "descriptors are advertised there, and making them fails");
         facts.permitted.value = Answer::Partial;
     }
-    if !(attributes.virtual_memory && attributes.posix_fd) {
-        facts.say(Answer::No, "the device exports no memory as a file descriptor");
+    let opaque = attributes.virtual_memory && attributes.posix_fd;
+    let ways: Vec<&str> = [
+        (opaque, "opaque-fd"),
+        (opaque && attributes.dma_buf, "dma-buf (to other drivers)"),
+        (profile::exports_pools(attributes), "cuda-pool"),
+        (!attributes.integrated, "cuda-ipc (by request)"),
+    ]
+    .into_iter()
+    .filter_map(|(has, way)| has.then_some(way))
+    .collect();
+    if ways.is_empty() {
+        facts.say(Answer::No, "the device exports no memory");
         return;
     }
-    let ways = if attributes.dma_buf { "opaque-fd, and to other drivers as dma-buf" } else { "opaque-fd" };
+    let ways = ways.join(", ");
     facts.say(Answer::Yes, format!("memory in granules of its own passes to another process as {ways}"));
 }
 

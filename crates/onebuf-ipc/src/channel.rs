@@ -16,7 +16,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::share::SharedBuffer;
+use crate::share::{Description, SharedBuffer};
 use crate::wire::{self, MAX_FDS, MAX_PACKET_BYTES, Message, VERSIONS};
 
 /// The most descriptors that Linux lets anybody send with one packet (`SCM_MAX_FD`).
@@ -125,7 +125,7 @@ impl Channel {
             let _ = channel.refuse(&error);
             return Err(error);
         }
-        match channel.send_packet(&hello(versions.clone())?, None) {
+        match channel.send_packet(&hello(versions.clone())?, &[]) {
             // Who refuses this side closes at once, and its reason is still there to be read.
             Ok(()) | Err(Error::PeerGone(_)) => {}
             Err(other) => return Err(other),
@@ -196,16 +196,31 @@ impl Channel {
             reason.pop();
         }
         let packet = wire::encode(&Message::Refuse { reason }, self.version..=self.version, 0)?;
-        self.try_send(&packet, None).map(|_| ())
+        self.try_send(&packet, &[]).map(|_| ())
     }
 
     /// Sends a share, with a name that the two programs agree on. It stays this process's as well.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] where the name is too long; [`Error::PeerGone`]; [`Error::Timeout`].
+    /// [`Error::LimitExceeded`] where the name is too long; [`Error::Refused`] where the peer's version of the protocol
+    /// knows no such shares; [`Error::PeerGone`]; [`Error::Timeout`].
     pub fn send_share(&self, name: &str, share: &SharedBuffer) -> Result<()> {
-        let message = Message::Share { name: name.into(), description: share.description().clone() };
-        self.send(&message, Some(share.as_fd()))
+        let description = share.description().clone();
+        self.check_can_say(&description)?;
+        self.send(&Message::Share { name: name.into(), description }, &share.descriptors())
+    }
+
+    /// An error where the peer is of a release that cannot understand this.
+    pub(crate) fn check_can_say(&self, description: &Description) -> Result<()> {
+        let (since, version) = (description.since(), self.version);
+        if version >= since {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "the peer speaks version {version} of the protocol, and shares by {} came with version {since}; update \
+             its program, or share by another way",
+            description.way.name()
+        )))
     }
 
     /// The next message, which is a share, and its name.
@@ -214,26 +229,21 @@ impl Channel {
     /// [`Error::InvalidArgument`] where the object is not what the peer says; [`Error::Protocol`] where something else
     /// came; [`Error::PeerGone`]; [`Error::Timeout`].
     pub fn receive_share(&self) -> Result<(String, SharedBuffer)> {
-        let (message, fd) = self.receive()?;
-        match (message, fd) {
-            (Message::Share { name, description }, Some(fd)) => {
-                Ok((name, self.accept_share(description, fd)?))
-            }
+        let (message, fds) = self.receive()?;
+        match (message, fds) {
+            (Message::Share { name, description }, fds) => Ok((name, self.accept_share(description, fds)?)),
             (Message::Refuse { reason }, _) => Err(Error::Refused(reason)),
             (other, _) => Err(unexpected("a share", &other)),
         }
     }
 
     /// Takes what the peer sent for a share.
-    pub(crate) fn accept_share(
-        &self,
-        description: crate::share::Description,
-        fd: OwnedFd,
-    ) -> Result<SharedBuffer> {
+    pub(crate) fn accept_share(&self, description: Description, fds: Vec<OwnedFd>) -> Result<SharedBuffer> {
         // A process of the same user can end this one anyway; another user's must not be able to. The size is looked at
         // after the seals, since it could change before.
-        let may_shrink = self.peer.uid != my_uid() && crate::fd::may_shrink(fd.as_fd());
-        let share = SharedBuffer::new(description, fd)?;
+        let may_shrink =
+            self.peer.uid != my_uid() && fds.first().is_some_and(|fd| crate::fd::may_shrink(fd.as_fd()));
+        let share = SharedBuffer::new(description, fds)?;
         if may_shrink {
             return Err(Error::InvalidArgument(
                 "the object can still be cut short, and comes from another user; share it as a memfd".into(),
@@ -247,7 +257,7 @@ impl Channel {
     /// # Errors
     /// Those of [`Channel::send_share`].
     pub fn send_note(&self, text: &str) -> Result<()> {
-        self.send(&Message::Note { text: text.into() }, None)
+        self.send(&Message::Note { text: text.into() }, &[])
     }
 
     /// The next message, which is a text.
@@ -281,25 +291,25 @@ impl Channel {
         Error::PeerGone(format!("process {} has closed its end, or died", self.peer.pid))
     }
 
-    pub(crate) fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-        let packet = wire::encode(message, self.version..=self.version, usize::from(fd.is_some()))?;
-        self.send_packet(&packet, fd)
+    pub(crate) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let packet = wire::encode(message, self.version..=self.version, fds.len())?;
+        self.send_packet(&packet, fds)
     }
 
-    fn send_packet(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         let deadline = Instant::now() + self.patience;
-        while !self.try_send(packet, fd)? {
+        while !self.try_send(packet, fds)? {
             self.wait_for(PollFlags::OUT, deadline, "the peer to read what it was sent")?;
         }
         Ok(())
     }
 
     /// Sends a packet if there is room now.
-    pub(crate) fn try_send(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<bool> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    pub(crate) fn try_send(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if fd.is_some() && !control.push(SendAncillaryMessage::ScmRights(fd.as_slice())) {
-            return Err(Error::Protocol("no room for a descriptor in a message".into()));
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Error::Protocol(format!("{} descriptors in a message", fds.len())));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
@@ -315,17 +325,13 @@ impl Channel {
         }
     }
 
-    pub(crate) fn receive(&self) -> Result<(Message, Option<OwnedFd>)> {
+    pub(crate) fn receive(&self) -> Result<(Message, Vec<OwnedFd>)> {
         let (packet, fds) = self.receive_packet(Instant::now() + self.patience)?;
         self.understand(&packet, fds)
     }
 
     /// The message in a packet.
-    pub(crate) fn understand(
-        &self,
-        packet: &[u8],
-        mut fds: Vec<OwnedFd>,
-    ) -> Result<(Message, Option<OwnedFd>)> {
+    pub(crate) fn understand(&self, packet: &[u8], fds: Vec<OwnedFd>) -> Result<(Message, Vec<OwnedFd>)> {
         let (header, body) = wire::header(packet, fds.len())?;
         let message = wire::decode(body)?;
         let refusal = matches!(message, Message::Refuse { .. });
@@ -335,7 +341,7 @@ impl Channel {
                 header.highest, self.version
             )));
         }
-        Ok((message, fds.pop()))
+        Ok((message, fds))
     }
 
     fn receive_packet(&self, deadline: Instant) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
@@ -385,7 +391,7 @@ impl Channel {
         }
         if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
             return Err(Error::Protocol(format!(
-                "more than {MAX_FDS} descriptor in a message, or none is left for it here (ulimit -n)"
+                "more than {MAX_FDS} descriptors in a message, or none is left for them here (ulimit -n)"
             )));
         }
         packet.truncate(got.bytes);

@@ -28,9 +28,8 @@ pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<F
         }
         // Software drivers export a memfd of theirs; others their device's node, or an anonymous inode.
         (HandleKind::OpaqueFd, FileType::RegularFile) => {}
-        (HandleKind::OpaqueFd | HandleKind::CudaIpc, FileType::CharacterDevice | FileType::Unknown) => {
-            return Ok(file);
-        }
+        (HandleKind::OpaqueFd, FileType::CharacterDevice | FileType::Unknown) => return Ok(file),
+        (HandleKind::CudaIpc | HandleKind::CudaPool, FileType::Fifo) => check_lease(fd)?,
         // The kernel's dma-buf file system makes files without a kind.
         (HandleKind::DmaBuf, FileType::Unknown | FileType::RegularFile) => {}
         (_, other) => return bad(format!("it is of kind {other:?}")),
@@ -40,6 +39,27 @@ pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<F
         return bad(format!("the object has {has} bytes, and is said to have {bytes}"));
     }
     Ok(file)
+}
+
+/// Refuses an end of a pipe that holds nothing: the maker of the memory waits for the ends that can write to go.
+fn check_lease(fd: BorrowedFd<'_>) -> Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("F_GETFL", &error.into()))?;
+    if flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument("the descriptor is no lease: it is an end of a pipe that reads".into()))
+}
+
+/// Checks that a descriptor can be a pool of a driver's: its device's node, or an anonymous inode.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] with what it is in place of that.
+pub(crate) fn check_pool(fd: BorrowedFd<'_>) -> Result<()> {
+    let stat = rustix::fs::fstat(fd).map_err(|error| Error::os("fstat of a descriptor", &error.into()))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice | FileType::Unknown => Ok(()),
+        other => Err(Error::InvalidArgument(format!("the descriptor is no pool: it is of kind {other:?}"))),
+    }
 }
 
 /// Refuses what is no memfd, cannot be written, or may shrink under those who have it mapped: touching a page past the
@@ -128,6 +148,25 @@ mod tests {
         assert!(rustix::fs::ftruncate(&export.fd, 0).is_err());
         assert!(rustix::fs::ftruncate(&export.fd, 1 << 20).is_err());
         assert!(rustix::fs::fcntl_add_seals(&export.fd, SealFlags::WRITE).is_err());
+    }
+
+    #[test]
+    fn a_lease_is_the_writing_end_of_a_pipe() {
+        let (reads, writes) = std::io::pipe().unwrap();
+        let not: [OwnedFd; 4] = [
+            reads.into(),
+            memfd(8192, Some(SealFlags::SHRINK)),
+            std::os::unix::net::UnixStream::pair().unwrap().0.into(),
+            File::open("/dev/null").unwrap().into(),
+        ];
+        for way in HandleKind::ALL.into_iter().filter(|way| way.has_token()) {
+            check(writes.as_fd(), way, 1).unwrap();
+            for fd in &not {
+                assert!(matches!(check(fd.as_fd(), way, 1), Err(Error::InvalidArgument(_))), "{fd:?}");
+            }
+        }
+        assert!(check_pool(writes.as_fd()).is_err() && check_pool(not[1].as_fd()).is_err());
+        check_pool(not[3].as_fd()).unwrap();
     }
 
     #[test]

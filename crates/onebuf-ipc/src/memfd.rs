@@ -63,6 +63,8 @@ impl Memfd {
         let fd = self.fd.try_clone().map_err(|error| Error::os("dup of a memfd", &error))?;
         Ok(Export {
             fd,
+            token: None,
+            pool: None,
             handle: HandleKind::Memfd,
             allocation_bytes: self.bytes,
             size_bytes,

@@ -68,7 +68,7 @@ impl Producer {
         Error::check_limit("slots of a ring", shares.len() as u64, MAX_SLOTS as u64)?;
         let (counters, memfd) = Counters::create()?;
         let page = memfd.export(PAGE_BYTES)?;
-        channel.send(&Message::Ring { slots: shares.len() as u32 }, Some(page.fd.as_fd()))?;
+        channel.send(&Message::Ring { slots: shares.len() as u32 }, &[page.fd.as_fd()])?;
         for (slot, share) in shares.iter().enumerate() {
             channel.send_share(&format!("slot {slot}"), share)?;
         }
@@ -130,8 +130,9 @@ impl Consumer {
     /// # Errors
     /// [`Error::Protocol`] where something else came; those of [`Channel::receive_share`].
     pub fn open(channel: Channel) -> Result<(Consumer, Vec<SharedBuffer>)> {
-        let (slots, fd) = match channel.receive()? {
-            (Message::Ring { slots }, Some(fd)) => (slots, fd),
+        let (message, fds) = channel.receive()?;
+        let (slots, fd) = match (message, <[std::os::fd::OwnedFd; 1]>::try_from(fds)) {
+            (Message::Ring { slots }, Ok([fd])) => (slots, fd),
             (Message::Refuse { reason }, _) => return Err(Error::Refused(reason)),
             (other, _) => return Err(unexpected("a ring", &other)),
         };
@@ -140,6 +141,8 @@ impl Consumer {
         }
         let page = Export {
             fd,
+            token: None,
+            pool: None,
             handle: HandleKind::Memfd,
             allocation_bytes: PAGE_BYTES,
             size_bytes: PAGE_BYTES,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use onebuf_core::backend::Export;
-use onebuf_core::{DeviceUuid, Error, HandleKind, Result};
+use onebuf_core::{DeviceUuid, Error, HandleKind, Result, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::fd::{self, FileId};
@@ -64,6 +64,9 @@ pub struct Description {
     pub driver: [u8; 16],
     /// The run of the system that made it.
     pub boot: BootId,
+    /// What names the memory to the driver, where the way has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
     /// Where the shared part begins in the buffer, in bytes.
     pub view_offset_bytes: u64,
     /// Length of the shared part, in bytes.
@@ -91,12 +94,26 @@ impl Description {
                 self.view_bytes, self.view_offset_bytes, self.buffer_bytes
             ));
         }
+        if self.token.is_some() != self.way.has_token() {
+            let has = if self.token.is_some() { "a token" } else { "no token" };
+            return bad(format!("{} with {has}", self.way.name()));
+        }
         if self.boot != BootId::current()? {
             return bad(
                 "it was made on another machine, or before this one was started; share it anew".into()
             );
         }
         Ok(())
+    }
+
+    /// How many descriptors come with it: the object, or the lease; and the pool, where the memory is in one.
+    pub(crate) fn descriptors(&self) -> usize {
+        if self.way == HandleKind::CudaPool { 2 } else { 1 }
+    }
+
+    /// The first version of the protocol that can say it.
+    pub(crate) fn since(&self) -> u16 {
+        if self.way.has_token() { 2 } else { 1 }
     }
 }
 
@@ -124,12 +141,15 @@ impl BootId {
 /// A share: the descriptor of a memory object and its description, held against each other. Clones are handles to the
 /// same descriptor; it is closed with the last one.
 ///
-/// Having it keeps the memory alive, whatever becomes of the process that made it: the kernel counts.
+/// Having it keeps the memory alive, whatever becomes of the process that made it: the kernel counts. Where the way has a
+/// token the descriptor is a *lease*, an end of a pipe: the process that made the memory keeps it until every such end is
+/// closed, and a share whose maker is dead may open no more.
 #[derive(Clone)]
 pub struct SharedBuffer {
     description: Description,
     file: FileId,
     fd: Arc<OwnedFd>,
+    pool: Option<Arc<OwnedFd>>,
 }
 
 /// What tells two objects apart, for caches: the name, and the file that the kernel says it is.
@@ -140,15 +160,29 @@ pub struct ObjectKey {
 }
 
 impl SharedBuffer {
-    /// Takes a descriptor with what is said of it.
+    /// Takes descriptors with what is said of them: the object or its lease, and the pool where the memory is in one.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the description contradicts itself, or the descriptor: another kind of file, an
-    /// object shorter than is said, a memfd that could still shrink or cannot be written.
-    pub fn new(description: Description, fd: OwnedFd) -> Result<SharedBuffer> {
+    /// object shorter than is said, a memfd that could still shrink or cannot be written, a lease that is none; too few
+    /// descriptors, or too many.
+    pub fn new(description: Description, fds: impl IntoIterator<Item = OwnedFd>) -> Result<SharedBuffer> {
         description.check()?;
+        let mut fds = fds.into_iter();
+        let (first, second, more) = (fds.next(), fds.next(), fds.count());
+        let came = usize::from(first.is_some()) + usize::from(second.is_some()) + more;
+        let wanted = description.descriptors();
+        let Some(fd) = first.filter(|_| came == wanted) else {
+            return Err(Error::InvalidArgument(format!(
+                "{came} descriptor(s) of a share by {}, which has {wanted}",
+                description.way.name()
+            )));
+        };
         let file = fd::check(fd.as_fd(), description.way, description.allocation_bytes)?;
-        Ok(SharedBuffer { description, file, fd: Arc::new(fd) })
+        if let Some(pool) = &second {
+            fd::check_pool(pool.as_fd())?;
+        }
+        Ok(SharedBuffer { description, file, fd: Arc::new(fd), pool: second.map(Arc::new) })
     }
 
     /// A new share of what a backend, or [`Memfd::export`](crate::Memfd::export), exported: the whole buffer, of which its maker
@@ -173,8 +207,14 @@ impl SharedBuffer {
             boot: BootId::current()?,
             view_offset_bytes: 0,
             view_bytes: buffer_bytes,
+            token: export.token,
         };
-        SharedBuffer::new(description, export.fd)
+        SharedBuffer::new(description, [export.fd].into_iter().chain(export.pool))
+    }
+
+    /// Its descriptors, in the order in which [`SharedBuffer::new`] takes them.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        [&self.fd].into_iter().chain(&self.pool).map(|fd| fd.as_fd()).collect()
     }
 
     /// What it says of the object.
@@ -219,15 +259,19 @@ impl SharedBuffer {
         whole
     }
 
-    /// What a backend imports: a duplicate of the descriptor, which is spent with it.
+    /// What a backend imports: duplicates of the descriptors, which are spent with it.
     ///
     /// # Errors
     /// [`Error::Os`] where no descriptor is left.
     pub fn to_export(&self) -> Result<Export> {
         let description = &self.description;
-        let fd = self.fd.try_clone().map_err(|error| Error::os("dup of a share's descriptor", &error))?;
+        let clone = |fd: &Arc<OwnedFd>| {
+            fd.try_clone().map_err(|error| Error::os("dup of a share's descriptor", &error))
+        };
         Ok(Export {
-            fd,
+            fd: clone(&self.fd)?,
+            token: description.token,
+            pool: self.pool.as_ref().map(clone).transpose()?,
             handle: description.way,
             allocation_bytes: description.allocation_bytes,
             size_bytes: description.size_bytes,
@@ -268,7 +312,7 @@ mod tests {
         let honest = share.description().clone();
         assert_eq!((honest.allocation_bytes, honest.granule_bytes, honest.view_bytes), (12_288, 4096, 9_999));
         type Lie = fn(&mut Description);
-        let lies: [(&str, Lie); 10] = [
+        let lies: [(&str, Lie); 12] = [
             ("no bytes", |d| d.size_bytes = 0),
             ("a buffer past its allocation", |d| d.size_bytes = d.allocation_bytes + 1),
             ("an allocation past its object", |d| d.allocation_bytes += 4096),
@@ -278,17 +322,19 @@ mod tests {
             ("a view past 64 bits", |d| d.view_offset_bytes = u64::MAX),
             ("more than the buffer", |d| d.buffer_bytes = d.size_bytes + 1),
             ("another boot", |d| d.boot = BootId(DeviceUuid([7; 16]))),
+            ("a token of a memfd", |d| d.token = Some(Token([1; 64]))),
+            ("a legacy handle without a token", |d| d.way = HandleKind::CudaIpc),
             ("a size past 64 bits", |d| (d.size_bytes, d.allocation_bytes) = (!4095, !4095)),
         ];
         for (what, lie) in lies {
             let mut description = honest.clone();
             lie(&mut description);
             let fd = share.as_fd().try_clone_to_owned().unwrap();
-            let taken = SharedBuffer::new(description, fd);
+            let taken = SharedBuffer::new(description, [fd]);
             assert!(matches!(taken, Err(Error::InvalidArgument(_))), "{what}: {taken:?}");
         }
         let fd = share.as_fd().try_clone_to_owned().unwrap();
-        assert_eq!(SharedBuffer::new(honest, fd).unwrap().key(), share.key());
+        assert_eq!(SharedBuffer::new(honest, [fd]).unwrap().key(), share.key());
     }
 
     #[test]

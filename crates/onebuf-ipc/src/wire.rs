@@ -9,6 +9,8 @@
 //! | 10..12 | zero |
 //! | 12..16 | length of the body in bytes, which is the rest of the packet |
 //!
+//! Version 2 adds shares with a token, which may come with two descriptors.
+//!
 //! Numbers are little-endian. The body is one [`Message`] in JSON. The header, and the hello in it, stay as they are in every
 //! version to come, so that two releases that share no version can tell each other so.
 
@@ -21,13 +23,13 @@ use crate::broker::{Answer, Request};
 use crate::share::Description;
 
 /// The versions that this release speaks.
-pub const VERSIONS: RangeInclusive<u16> = 1..=1;
+pub const VERSIONS: RangeInclusive<u16> = 1..=2;
 
 /// The longest packet, header and body.
 pub const MAX_PACKET_BYTES: usize = 32 << 10;
 
 /// The most descriptors that come with a message.
-pub const MAX_FDS: usize = 1;
+pub const MAX_FDS: usize = 2;
 
 /// The longest text in a message, in bytes: a note, a name, a reason.
 pub const MAX_TEXT_BYTES: usize = 1024;
@@ -49,7 +51,7 @@ pub enum Message {
         /// Why.
         reason: String,
     },
-    /// A share; its descriptor comes with it.
+    /// A share; its descriptors come with it.
     Share {
         /// What its sender calls it.
         name: String,

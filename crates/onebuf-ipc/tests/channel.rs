@@ -7,9 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use onebuf_core::Error;
+use onebuf_core::backend::Export;
+use onebuf_core::{Error, HandleKind, Token};
 use onebuf_ipc::wire::{MAX_PACKET_BYTES, MAX_TEXT_BYTES, Message};
-use onebuf_ipc::{Channel, Listener, Peers};
+use onebuf_ipc::{Channel, Listener, Peers, SharedBuffer};
 use support::{descriptors, hello, packet, pair, send_raw, share};
 
 /// The tests run one by one, since some count descriptors.
@@ -90,7 +91,7 @@ fn another_user_is_told_why_it_may_not() {
 #[test]
 fn releases_without_a_common_version_refuse_each_other() {
     let _serial = SERIAL.lock();
-    for version in [0u16, 2, 9] {
+    for version in [0u16, 3, 9] {
         let (one, two) = Channel::socket_pair().unwrap();
         // Another release may say things in its hello that this one does not know.
         let body = br#"{"hello":{"release":"onebuf 9","colour":"green"}}"#;
@@ -101,7 +102,7 @@ fn releases_without_a_common_version_refuse_each_other() {
         }
         // It was told so, with our range.
         let told = read_all(&two);
-        assert!(told.contains("hello") && told.contains("refuse") && told.contains("1 to 1"), "{told}");
+        assert!(told.contains("hello") && told.contains("refuse") && told.contains("1 to 2"), "{told}");
     }
 }
 
@@ -166,6 +167,108 @@ fn stranger() -> (Channel, OwnedFd) {
     let mut channel = Channel::from_socket(one, &Peers::SameUser).unwrap();
     channel.set_patience(Duration::from_millis(200));
     (channel, two)
+}
+
+/// A share of memory that a token names, with its lease: what its maker watches.
+fn by_token(way: HandleKind) -> (SharedBuffer, std::io::PipeReader) {
+    let (watch, lease) = std::io::pipe().unwrap();
+    let export = Export {
+        fd: lease.into(),
+        token: Some(Token([7; 64])),
+        pool: (way == HandleKind::CudaPool).then(|| std::fs::File::open("/dev/null").unwrap().into()),
+        handle: way,
+        allocation_bytes: 2 << 20,
+        size_bytes: 4096,
+        kind: 3,
+        granule_bytes: 2 << 20,
+        dedicated: true,
+        device: None,
+        driver: [9; 16],
+    };
+    (SharedBuffer::from_export(export, 4000).unwrap(), watch)
+}
+
+#[test]
+fn a_lease_lasts_as_long_as_somebody_holds_the_share() {
+    let _serial = SERIAL.lock();
+    let before = descriptors();
+    for way in [HandleKind::CudaIpc, HandleKind::CudaPool] {
+        let (share, watch) = by_token(way);
+        let is_over = || {
+            let mut fds = [rustix::event::PollFd::new(&watch, rustix::event::PollFlags::empty())];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
+        };
+        let (one, two) = pair();
+        one.send_share("token", &share).unwrap();
+        let key = share.key();
+        assert_eq!(one.version(), 2);
+        drop(share);
+        // It is under way.
+        assert!(!is_over());
+        let (_, got) = two.receive_share().unwrap();
+        assert_eq!((got.key(), got.description().token), (key, Some(Token([7; 64]))));
+        assert_eq!(got.to_export().unwrap().pool.is_some(), way == HandleKind::CudaPool);
+        let part = got.view(100, 10).unwrap();
+        drop(got);
+        assert!(!is_over());
+        drop(part);
+        assert!(is_over());
+    }
+    assert_eq!(descriptors(), before, "descriptors leaked");
+}
+
+#[test]
+fn an_older_release_is_sent_no_tokens() {
+    let _serial = SERIAL.lock();
+    let (share, _watch) = by_token(HandleKind::CudaPool);
+    let (channel, _socket) = stranger();
+    assert_eq!(channel.version(), 1);
+    match channel.send_share("token", &share) {
+        Err(Error::Refused(why)) => assert!(why.contains("cuda-pool") && why.contains("version 2"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn lies_about_tokens_are_refused_and_closed() {
+    let _serial = SERIAL.lock();
+    let before = descriptors();
+    let (share, watch) = by_token(HandleKind::CudaPool);
+    let (legacy, _legacy_watch) = by_token(HandleKind::CudaIpc);
+    let body = |share: &SharedBuffer, from: &str, to: &str| {
+        let message = Message::Share { name: "x".into(), description: share.description().clone() };
+        let text = serde_json::to_string(&message).unwrap();
+        assert!(text.contains(from), "{text}");
+        text.replacen(from, to, 1).into_bytes()
+    };
+    let (fds, file) = (share.descriptors(), support::wrong_descriptors(8192));
+    let token = "07".repeat(64);
+    let packets: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>)> = vec![
+        ("no pool", body(&share, "x", "x"), vec![fds[0]]),
+        ("a pool of no pool's", body(&legacy, "x", "x"), fds.clone()),
+        ("no lease", body(&share, "x", "x"), vec![]),
+        ("the other way round", body(&share, "x", "x"), vec![fds[1], fds[0]]),
+        ("a pipe for a pool", body(&share, "x", "x"), vec![fds[0], fds[0]]),
+        ("an end that reads", body(&legacy, "x", "x"), vec![watch.as_fd()]),
+        ("a file for a lease", body(&legacy, "x", "x"), vec![file[0].1.as_fd()]),
+        ("half a token", body(&legacy, &token, &token[64..]), vec![fds[0]]),
+        ("a long token", body(&legacy, &token, &(token.clone() + "07")), vec![fds[0]]),
+        ("a token that is none", body(&legacy, &token, &"zz".repeat(64)), vec![fds[0]]),
+        ("no token", body(&legacy, &format!(",\"token\":\"{token}\""), ""), vec![fds[0]]),
+        ("another way", body(&legacy, "cuda-ipc", "opaque-fd"), vec![fds[0]]),
+    ];
+    for (what, body, fds) in packets {
+        let (one, two) = Channel::socket_pair().unwrap();
+        send_raw(&two, &packet(2, 0, br#"{"hello":{"release":"onebuf 2"}}"#), &[]).unwrap();
+        let mut channel = Channel::from_socket(one, &Peers::SameUser).unwrap();
+        channel.set_patience(Duration::from_millis(200));
+        send_raw(&two, &packet(2, fds.len() as u16, &body), &fds).unwrap();
+        let got = channel.receive_share();
+        assert!(matches!(got, Err(Error::InvalidArgument(_) | Error::Protocol(_))), "{what}: {got:?}");
+    }
+    drop((share, watch, legacy, _legacy_watch, file));
+    assert_eq!(descriptors(), before, "descriptors leaked");
 }
 
 #[test]

@@ -394,6 +394,8 @@ impl Memory for VulkanMemory {
         let device = self.shared.physical.info.uuid;
         Ok(Export {
             fd,
+            token: None,
+            pool: None,
             handle,
             allocation_bytes,
             size_bytes: self.size_bytes,
@@ -608,7 +610,9 @@ fn handle_flags(kinds: &[HandleKind]) -> vk::ExternalMemoryHandleTypeFlags {
                 HandleKind::OpaqueFd => vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD,
                 HandleKind::DmaBuf => vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT,
                 // Not Vulkan's: a memfd is imported as the pages that it is mapped to.
-                HandleKind::CudaIpc | HandleKind::Memfd => vk::ExternalMemoryHandleTypeFlags::empty(),
+                HandleKind::CudaIpc | HandleKind::CudaPool | HandleKind::Memfd => {
+                    vk::ExternalMemoryHandleTypeFlags::empty()
+                }
             }
     })
 }

@@ -50,6 +50,7 @@
 //! | share with another process | [`BufferBuilder::share`], [`Buffer::share`], [`Device::open_shared`], [`ipc`] |
 //! | pass frames to another process | [`ring`] |
 //! | share with another API | [`Buffer::export`], [`Device::import_buffer`], [`Device::order_external`] |
+//! | share with CUDA programs that have no onebuf | [`Buffer::export`], `Device::import_cuda` |
 //! | share with another library's arrays | [`dlpack`] |
 //! | add a backend | [`mod@core`], [`Registry::with`] |
 //!
@@ -79,6 +80,8 @@ mod builder;
 mod device;
 pub mod dlpack;
 mod event;
+#[cfg(feature = "cuda")]
+mod foreign;
 mod graph;
 mod guard;
 mod host;
@@ -109,9 +112,11 @@ pub use onebuf_core::backend::{Backend, Export, KernelSource};
 pub use onebuf_core::{
     Access, Adapter, Binding, BindingKind, CostClass, DeviceId, DeviceInfo, DeviceKind, DeviceProfile,
     DeviceUse, DeviceUuid, Error, Features, HandleKind, HostAccess, HostPath, Intent, KernelInterface,
-    Limits, Placement, Result, Scalar, Semantic, Share, Slot, StreamId, Strength, Ticket, Tickets,
+    Limits, Placement, Result, Scalar, Semantic, Share, Slot, StreamId, Strength, Ticket, Tickets, Token,
     UnifiedLevel, Ways,
 };
+#[cfg(feature = "cuda")]
+pub use onebuf_cuda::Handle as CudaHandle;
 pub use onebuf_ipc as ipc;
 pub use onebuf_ipc::SharedBuffer;
 pub use pool::PoolStats;

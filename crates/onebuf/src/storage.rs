@@ -402,7 +402,8 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         let shared = &*self.device.shared;
-        if let Some(object) = self.object.get() {
+        // Taken, not read: where it is a lease, the memory's maker frees the memory when every lease is over.
+        if let Some(object) = self.object.take() {
             shared.objects.forget(object.key());
         }
         let hazards = std::mem::take(&mut self.state.get_mut().hazards);

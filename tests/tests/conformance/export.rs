@@ -80,7 +80,7 @@ fn exports_own_whole_granules() {
 fn a_buffer_that_was_not_made_to_be_shared_is_not_exported() {
     lab::on(&EXPORTING, |subject| {
         let private = subject.zeros::<u32>(100);
-        for handle in [HandleKind::OpaqueFd, HandleKind::DmaBuf, HandleKind::CudaIpc] {
+        for handle in HandleKind::ALL {
             match private.export(handle) {
                 Err(Error::Unsupported { reason, .. }) => assert!(reason.contains("share"), "{reason}"),
                 other => panic!("{other:?}"),

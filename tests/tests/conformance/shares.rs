@@ -6,7 +6,8 @@ use onebuf::{
 };
 use onebuf_tests::{Subject, kernels, lab, resources};
 
-const WAYS: [HandleKind; 2] = [HandleKind::OpaqueFd, HandleKind::Memfd];
+const WAYS: [HandleKind; 4] =
+    [HandleKind::OpaqueFd, HandleKind::Memfd, HandleKind::CudaPool, HandleKind::CudaIpc];
 
 fn build(subject: &Subject, way: HandleKind, len: usize) -> onebuf::Result<Buffer<u32>> {
     subject.device.buffer(len).host(HostAccess::ReadWrite).share(Share::Process).ways([way]).build()
@@ -207,8 +208,8 @@ fn a_policy_rules_ways_out_and_the_reasons_are_told() {
         // The driver's own way is taken first, and the memfd route where it is forbidden.
         let Ok(free) = builder().build() else { return subject.skip("it shares no memory") };
         let native = free.placement().way.unwrap();
-        let rest = WAYS.into_iter().filter(|way| *way != native);
-        match builder().ways(rest).build() {
+        assert_ne!(native, HandleKind::CudaIpc, "it is taken by request alone");
+        match builder().ways([HandleKind::Memfd]).build() {
             Ok(other) => {
                 assert_eq!(other.placement().way, Some(HandleKind::Memfd));
                 let why = format!("exported as {}", native.name());
@@ -254,17 +255,20 @@ fn a_share_that_lies_is_refused_and_costs_nothing() {
         let retold = |lie: &dyn Fn(&mut onebuf::ipc::Description)| {
             let mut description = share.description().clone();
             lie(&mut description);
-            let fd = std::os::fd::AsFd::as_fd(&share).try_clone_to_owned().unwrap();
-            SharedBuffer::new(description, fd).and_then(|share| open(there, &share))
+            let fds: Vec<_> =
+                share.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+            SharedBuffer::new(description, fds).and_then(|share| open(there, &share))
         };
         let small =
             &|d: &mut onebuf::ipc::Description| (d.size_bytes, d.buffer_bytes, d.view_bytes) = (4, 4, 4);
         let large = &|d: &mut onebuf::ipc::Description| d.allocation_bytes = 1 << 40;
-        let pipe = |_: &()| SharedBuffer::new(share.description().clone(), std::io::pipe().unwrap().0.into());
+        let pipe = |_: &()| {
+            SharedBuffer::new(share.description().clone(), [std::io::pipe().unwrap().0.into()])
+        };
         assert!(pipe(&()).is_err());
         // A software driver's object is a file with a size; of a GPU's the driver alone knows it.
         assert!(retold(large).is_err());
-        if way == HandleKind::OpaqueFd {
+        if way != HandleKind::Memfd {
             let lies: [&dyn Fn(&mut onebuf::ipc::Description); 3] =
                 [&|d| d.driver = [0x5a; 16], &|d| d.device = Some(onebuf::DeviceUuid([3; 16])), &|d| {
                     d.kind = 1000

@@ -3,5 +3,7 @@
 mod cache;
 mod environment;
 mod exhaustion;
+mod leases;
 mod rings;
 mod sharing;
+mod ways;

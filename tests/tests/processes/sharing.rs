@@ -44,7 +44,20 @@ fn parse(text: &str) -> Export {
     let device = (device != "-").then(|| device.parse().unwrap());
     let handle = HandleKind::OpaqueFd;
     let (granule_bytes, dedicated) = (1, true);
-    Export { fd, handle, allocation_bytes, size_bytes, kind, granule_bytes, dedicated, device, driver }
+    let (token, pool) = (None, None);
+    Export {
+        fd,
+        token,
+        pool,
+        handle,
+        allocation_bytes,
+        size_bytes,
+        kind,
+        granule_bytes,
+        dedicated,
+        device,
+        driver,
+    }
 }
 
 /// What the other process does: opens the memory, adds 1 to every word, and looks at what it got.

@@ -11,8 +11,10 @@ pub(crate) fn profile() -> DeviceProfile {
         unified: UnifiedLevel::SystemHardware,
         heaps: vec![heap(97_871 * MIB, 97_000 * MIB, "local"), heap(440 * GIB, 430 * GIB, "host")],
         memory: vec![
-            kind("device", 0, "local ipc"),
+            kind("device", 0, "local"),
             kind("vmm", 0, "local fd dmabuf"),
+            kind("pool", 0, "local pool"),
+            kind("ipc", 0, "local ipc"),
             kind("pinned", 1, "visible coherent cached"),
             kind("managed", 0, "local visible coherent cached migrating"),
         ],

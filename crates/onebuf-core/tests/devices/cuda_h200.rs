@@ -1,5 +1,5 @@
 //! Source: measured, NVIDIA H200, driver 580: managed memory with concurrentManagedAccess 1; cuMemAlloc exports by legacy
-//! IPC alone, cuMemCreate as fd and dma-buf; pinned and managed memory not at all. Largest allocation: the card.
+//! IPC alone, cuMemCreate as fd and dma-buf, a pool made for it as a pool's; pinned and managed memory not at all. Largest allocation: the card.
 
 use super::*;
 
@@ -10,8 +10,10 @@ pub(crate) fn profile() -> DeviceProfile {
         unified: UnifiedLevel::Managed,
         heaps: vec![heap(139 * GIB, 138 * GIB, "local"), heap(96 * GIB, 96 * GIB, "host")],
         memory: vec![
-            kind("device", 0, "local ipc"),
+            kind("device", 0, "local"),
             kind("vmm", 0, "local fd dmabuf"),
+            kind("pool", 0, "local pool"),
+            kind("ipc", 0, "local ipc"),
             kind("pinned", 1, "visible coherent cached"),
             kind("managed", 0, "local visible coherent cached migrating"),
         ],

@@ -56,12 +56,16 @@ fn heap(size_bytes: u64, budget_bytes: impl Into<Option<u64>>, place: &str) -> H
     Heap { size_bytes, budget_bytes: budget_bytes.into(), device_local: word(place, "local") }
 }
 
-/// A kind of memory. `flags` are words: local, visible, coherent, cached, migrating, and fd, dmabuf, ipc for exports.
+/// A kind of memory. `flags` are words: local, visible, coherent, cached, migrating, and fd, dmabuf, pool, ipc for exports.
 fn kind(name: &str, heap: usize, flags: &str) -> MemoryKind {
-    let exports =
-        [("fd", HandleKind::OpaqueFd), ("dmabuf", HandleKind::DmaBuf), ("ipc", HandleKind::CudaIpc)];
+    let exports = [
+        ("fd", HandleKind::OpaqueFd),
+        ("dmabuf", HandleKind::DmaBuf),
+        ("pool", HandleKind::CudaPool),
+        ("ipc", HandleKind::CudaIpc),
+    ];
     for flag in flags.split_whitespace() {
-        let known = ["local", "visible", "coherent", "cached", "migrating", "fd", "dmabuf", "ipc"];
+        let known = ["local", "visible", "coherent", "cached", "migrating", "fd", "dmabuf", "pool", "ipc"];
         assert!(known.contains(&flag), "{name}: unknown flag {flag}");
     }
     MemoryKind {

@@ -40,8 +40,9 @@ impl Client {
     /// [`Error::Refused`] with the broker's reason: the name is taken, a quota is used up; [`Error::PeerGone`];
     /// [`Error::Timeout`].
     pub fn publish(&mut self, name: &str, share: &SharedBuffer) -> Result<()> {
-        let request = Request::Publish { name: name.into(), description: share.description().clone() };
-        self.done(request, Some(share.as_fd()))
+        let description = share.description().clone();
+        self.channel.check_can_say(&description)?;
+        self.done(Request::Publish { name: name.into(), description }, &share.descriptors())
     }
 
     /// Opens the share under a name, and holds it until [`Client::close`].
@@ -49,8 +50,8 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] where there is none; [`Error::InvalidArgument`] where the object is not what is said.
     pub fn open(&mut self, name: &str) -> Result<SharedBuffer> {
-        match self.ask(Request::Open { name: name.into() }, None)? {
-            (Answer::Share { description }, Some(fd)) => self.channel.accept_share(description, fd),
+        match self.ask(Request::Open { name: name.into() }, &[])? {
+            (Answer::Share { description }, fds) => self.channel.accept_share(description, fds),
             (other, _) => Err(answered("a share", other)),
         }
     }
@@ -60,7 +61,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] where this connection has neither.
     pub fn close(&mut self, name: &str) -> Result<()> {
-        self.done(Request::Close { name: name.into() }, None)
+        self.done(Request::Close { name: name.into() }, &[])
     }
 
     /// Every name, in order, without holders.
@@ -71,7 +72,7 @@ impl Client {
         let mut all: Vec<Entry> = Vec::new();
         loop {
             let after = all.last().map(|entry| entry.name.clone()).unwrap_or_default();
-            match self.ask(Request::List { after }, None)?.0 {
+            match self.ask(Request::List { after }, &[])?.0 {
                 Answer::Names { entries, more } => {
                     let ends = !more || entries.is_empty();
                     all.extend(entries);
@@ -89,7 +90,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] where there is none.
     pub fn inspect(&mut self, name: &str) -> Result<Entry> {
-        match self.ask(Request::Inspect { name: name.into() }, None)?.0 {
+        match self.ask(Request::Inspect { name: name.into() }, &[])?.0 {
             Answer::Entry(entry) => Ok(entry),
             other => Err(answered("an entry", other)),
         }
@@ -101,7 +102,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] where there is none, or it is another user's.
     pub fn release(&mut self, name: &str) -> Result<()> {
-        self.done(Request::Release { name: name.into() }, None)
+        self.done(Request::Release { name: name.into() }, &[])
     }
 
     /// The next name that this connection holds and whose producer is gone. It never blocks.
@@ -119,15 +120,15 @@ impl Client {
         Ok(self.gone.pop_front())
     }
 
-    fn done(&mut self, request: Request, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-        match self.ask(request, fd)?.0 {
+    fn done(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        match self.ask(request, fds)?.0 {
             Answer::Done => Ok(()),
             other => Err(answered("a yes", other)),
         }
     }
 
-    fn ask(&mut self, request: Request, fd: Option<BorrowedFd<'_>>) -> Result<(Answer, Option<OwnedFd>)> {
-        match self.channel.send(&Message::Request(request), fd) {
+    fn ask(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>)> {
+        match self.channel.send(&Message::Request(request), fds) {
             // A broker that ended this connection has said why, and that is still there to be read.
             Ok(()) | Err(Error::PeerGone(_)) => {}
             Err(other) => return Err(other),
@@ -136,7 +137,7 @@ impl Client {
             match self.channel.receive()? {
                 (Message::Answer(Answer::Gone { name }), _) => self.gone.push_back(name),
                 (Message::Answer(Answer::Refused { reason }), _) => return Err(Error::Refused(reason)),
-                (Message::Answer(answer), fd) => return Ok((answer, fd)),
+                (Message::Answer(answer), fds) => return Ok((answer, fds)),
                 (Message::Refuse { reason }, _) => return Err(Error::Refused(reason)),
                 (other, _) => return Err(unexpected("a broker's answer", &other)),
             }

@@ -1,7 +1,7 @@
 //! The broker's loop: one thread, many sockets, nothing that a client does or leaves undone can stop it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -191,7 +191,7 @@ impl Broker {
                 peer.uid
             )))
         });
-        let greeted = admitted.and_then(|()| channel.try_send(&hello(VERSIONS)?, None));
+        let greeted = admitted.and_then(|()| channel.try_send(&hello(VERSIONS)?, &[]));
         if let Err(why) = greeted {
             tracing::info!(pid = peer.pid, uid = peer.uid, %why, "a connection is refused");
             let _ = channel.refuse(&why);
@@ -215,11 +215,12 @@ impl Broker {
         if client.greets_until.take().is_some() {
             return client.channel.hear_hello(&packet, fds.len(), VERSIONS).map_err(End::Refused);
         }
-        let (message, fd) = client.channel.understand(&packet, fds).map_err(End::Refused)?;
+        let (message, fds) = client.channel.understand(&packet, fds).map_err(End::Refused)?;
         match message {
             Message::Request(request) => {
-                let (answer, fd, told) = self.answer(id, request, fd);
-                self.send(id, answer, fd.as_ref().map(AsFd::as_fd))?;
+                let (answer, share, told) = self.answer(id, request, fds);
+                let fds = share.as_ref().map(crate::SharedBuffer::descriptors);
+                self.send(id, answer, fds.as_deref().unwrap_or(&[]))?;
                 self.tell(told);
                 Ok(())
             }
@@ -236,7 +237,7 @@ impl Broker {
         &mut self,
         id: ClientId,
         request: Request,
-        fd: Option<OwnedFd>,
+        fds: Vec<OwnedFd>,
     ) -> (Answer, Option<crate::SharedBuffer>, Vec<(ClientId, String)>) {
         let Some(client) = self.clients.get(&id) else { return (Answer::Done, None, Vec::new()) };
         let peer = client.channel.peer();
@@ -246,18 +247,17 @@ impl Broker {
             |told: Vec<ClientId>, name: &str| told.into_iter().map(|id| (id, name.to_owned())).collect();
         let answer = match request {
             Request::Publish { name, description } => {
-                let taken = match fd {
-                    Some(fd) => {
-                        client.channel.accept_share(description, fd).map_err(|error| error.to_string())
-                    }
-                    None => Err("no descriptor came with it".into()),
-                };
+                let taken = client.channel.accept_share(description, fds).map_err(|error| error.to_string());
                 taken.and_then(|share| self.registry.publish(id, peer, name, share)).map(|()| Answer::Done)
             }
-            Request::Open { name } => self.registry.open(id, peer, &name).map(|opened| {
+            Request::Open { name } => self.registry.open(id, peer, &name).and_then(|opened| {
                 let description = opened.description().clone();
+                if let Err(error) = client.channel.check_can_say(&description) {
+                    let _ = self.registry.close(id, &name);
+                    return Err(error.to_string());
+                }
                 share = Some(opened);
-                Answer::Share { description }
+                Ok(Answer::Share { description })
             }),
             Request::Close { name } => self.registry.close(id, &name).map(|holders| {
                 told = name_of(holders, &name);
@@ -280,11 +280,11 @@ impl Broker {
     }
 
     /// Sends without waiting: a client that does not read what it asked for is let go.
-    fn send(&self, id: ClientId, answer: Answer, fd: Option<BorrowedFd<'_>>) -> std::result::Result<(), End> {
+    fn send(&self, id: ClientId, answer: Answer, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), End> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let version = client.channel.version();
-        let packet = wire::encode(&Message::Answer(answer), version..=version, usize::from(fd.is_some()));
-        let sent = packet.and_then(|packet| client.channel.try_send(&packet, fd));
+        let packet = wire::encode(&Message::Answer(answer), version..=version, fds.len());
+        let sent = packet.and_then(|packet| client.channel.try_send(&packet, fds));
         match sent {
             Ok(true) => Ok(()),
             Ok(false) => Err(End::Refused(Error::Refused("the client does not read what it is sent".into()))),
@@ -296,7 +296,7 @@ impl Broker {
     /// Tells holders that the producer of a name is gone.
     fn tell(&mut self, told: Vec<(ClientId, String)>) {
         for (id, name) in told {
-            if let Err(end) = self.send(id, Answer::Gone { name }, None) {
+            if let Err(end) = self.send(id, Answer::Gone { name }, &[]) {
                 self.end(id, end);
             }
         }
