@@ -106,6 +106,51 @@ pub trait Device: Any + Send + Sync {
         Err(Error::unsupported(what, "this backend cannot import memory"))
     }
 
+    /// The kind of this device's memory that an exported object is here: an index into [`DeviceProfile::memory`]. It is
+    /// the exporting device's, unless that is of another API.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the device opens nothing of that API.
+    fn kind_of(&self, export: &Export) -> Result<usize> {
+        Ok(export.kind)
+    }
+
+    /// A new timeline, which other devices of the same hardware can open. It begins at 0.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the driver exports none.
+    fn create_timeline(&self) -> Result<Arc<dyn Timeline>> {
+        Err(Error::unsupported("a timeline for several devices", "this backend has none to export"))
+    }
+
+    /// A timeline that another device exported.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the driver opens none.
+    fn import_timeline(&self, fd: OwnedFd) -> Result<Arc<dyn Timeline>> {
+        drop(fd);
+        Err(Error::unsupported("a timeline of another device", "this backend opens none"))
+    }
+
+    /// Queues that `timeline` gets a value once every ticket of `after` is reached. Each value is larger than the one
+    /// before, and the calls for one timeline come one after the other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the timeline is another device's.
+    fn signal(&self, timeline: &Arc<dyn Timeline>, value: u64, after: &[Ticket]) -> Result<()> {
+        let _ = (timeline, value, after);
+        Err(Error::unsupported("a signal to another device", "this backend has no timelines"))
+    }
+
+    /// A ticket that is reached once `timeline` has a value. Its signal has been queued before.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the timeline is another device's.
+    fn follow(&self, timeline: &Arc<dyn Timeline>, value: u64) -> Result<Ticket> {
+        let _ = (timeline, value);
+        Err(Error::unsupported("work behind another device's", "this backend has no timelines"))
+    }
+
     /// A kernel, compiled.
     ///
     /// # Safety
@@ -227,6 +272,22 @@ pub struct Export {
     pub device: Option<DeviceUuid>,
     /// The driver's identity: an opaque fd means nothing to another one.
     pub driver: [u8; 16],
+}
+
+/// [`Export::driver`] of memory that onebuf's CUDA backend exports: descriptors of the driver's virtual memory management.
+/// For Vulkan's it is the driver's UUID.
+pub const CUDA_EXPORTER: [u8; 16] = *b"onebuf cuda vmm1";
+
+/// A count that one device raises and another waits for, both by queued work.
+pub trait Timeline: Any + Send + Sync {
+    /// A descriptor by which another device opens it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where it was imported; [`Error::Os`] where no descriptor is left.
+    fn export(&self) -> Result<OwnedFd>;
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// A kernel to compile. The sources are alternatives; a backend takes the first it understands.

@@ -1,6 +1,7 @@
 //! The open device, as the contract has it.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,13 +9,15 @@ use std::time::Duration;
 
 use onebuf_core::backend::{
     Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, PageAccess, Stream,
+    Timeline,
 };
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{DeviceInfo, DeviceProfile, Result, Ticket};
 
+use crate::external::{self, CudaTimeline};
 use crate::graph::CudaGraph;
 use crate::kernel::CudaKernel;
-use crate::memory::CudaMemory;
+use crate::memory::{self, CudaMemory};
 use crate::semantics;
 use crate::shared::Shared;
 use crate::stream::{self, CudaStream};
@@ -71,6 +74,22 @@ impl Device for CudaDevice {
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(CudaMemory::import(&self.shared, export)?))
+    }
+
+    fn kind_of(&self, export: &Export) -> Result<usize> {
+        memory::kind_of(&self.shared, export)
+    }
+
+    fn import_timeline(&self, fd: OwnedFd) -> Result<Arc<dyn Timeline>> {
+        Ok(Arc::new(CudaTimeline::import(&self.shared, fd)?))
+    }
+
+    fn signal(&self, timeline: &Arc<dyn Timeline>, value: u64, after: &[Ticket]) -> Result<()> {
+        external::own(&self.shared, timeline)?.signal(value, after)
+    }
+
+    fn follow(&self, timeline: &Arc<dyn Timeline>, value: u64) -> Result<Ticket> {
+        external::own(&self.shared, timeline)?.follow(value)
     }
 
     unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {

@@ -2,11 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use onebuf_core::backend::Export;
+use onebuf_core::backend::{CUDA_EXPORTER, Export};
 use onebuf_core::{Error, HandleKind, Result, Token};
 
 use crate::device::CudaDevice;
-use crate::memory::EXPORTER;
 use crate::object::GRANULE_BYTES;
 use crate::profile::Kind;
 
@@ -63,7 +62,7 @@ impl CudaDevice {
             granule_bytes: GRANULE_BYTES,
             dedicated: false,
             device: self.shared.physical.info.uuid,
-            driver: EXPORTER,
+            driver: CUDA_EXPORTER,
         })
     }
 }

@@ -42,6 +42,7 @@ mod context;
 mod device;
 mod driver;
 mod event;
+mod external;
 mod foreign;
 mod fork;
 mod graph;

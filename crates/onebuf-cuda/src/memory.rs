@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUresult, CUstream};
-use onebuf_core::backend::{Allocation, Export, Memory, PageAccess, Part};
+use onebuf_core::backend::{Allocation, CUDA_EXPORTER, Export, Memory, PageAccess, Part};
 use onebuf_core::error::human_bytes;
 use onebuf_core::{Error, HandleKind, Result};
 use parking_lot::Mutex;
 
 use crate::driver::{self, Version};
+use crate::external::ExternalMemory;
 use crate::foreign::Place;
 use crate::host::HostMemory;
 use crate::mapping::{self, Mapping};
@@ -24,7 +25,6 @@ use crate::shared::Shared;
 use crate::tokens::{self, Held};
 
 /// What onebuf's CUDA memory has in [`Export::driver`], by whichever way it leaves.
-pub(crate) const EXPORTER: [u8; 16] = *b"onebuf cuda vmm1";
 
 /// Ranges of unified memory from this size on are moved to the CPU ahead of a guard.
 const PREFETCH_TO_HOST_BYTES: u64 = 1 << 20;
@@ -48,6 +48,8 @@ enum Backing {
     Pool,
     /// Granules of their own: exportable, or imported.
     Mapping { mapping: Mapping, kind: usize, imported: bool },
+    /// Vulkan's, on the same GPU.
+    External(ExternalMemory),
     /// Named by a token: exportable, or imported.
     Named { held: Held, kind: usize, imported: bool },
     /// Unified: pages that move.
@@ -272,7 +274,15 @@ impl CudaMemory {
                 human_bytes(shared.physical.total_bytes)
             ));
         }
-        if export.driver != EXPORTER || export.device != shared.physical.info.uuid {
+        if is_vulkans(shared, &export) {
+            let _entered = shared.enter()?;
+            let size_bytes = export.size_bytes;
+            let memory =
+                ExternalMemory::import(&shared.context, export).map_err(|error| shared.note(error))?;
+            let pointer = memory.address();
+            return Ok(CudaMemory::new(shared, pointer, size_bytes, None, Backing::External(memory)));
+        }
+        if export.driver != CUDA_EXPORTER || export.device != shared.physical.info.uuid {
             return bad(
                 "the memory was exported by another driver or device; an opaque fd means nothing here".into(),
             );
@@ -310,7 +320,9 @@ impl CudaMemory {
     /// What the memory is to other libraries.
     pub(crate) fn place(&self) -> Place {
         match &self.backing {
-            Backing::Pool | Backing::Mapping { .. } | Backing::Named { .. } => Place::Device,
+            Backing::Pool | Backing::Mapping { .. } | Backing::Named { .. } | Backing::External(_) => {
+                Place::Device
+            }
             Backing::Managed(_) => Place::Managed,
             Backing::Pinned { .. } | Backing::Registered { .. } => Place::Host,
             Backing::Foreign { place, .. } => *place,
@@ -335,6 +347,7 @@ impl CudaMemory {
         match &self.backing {
             Backing::Pool | Backing::Foreign { .. } => None,
             Backing::Mapping { mapping, .. } => Some(mapping.bytes()),
+            Backing::External(memory) => Some(memory.bytes()),
             Backing::Named { held, .. } => Some(held.bytes()),
             Backing::Managed(_) | Backing::Pinned { .. } | Backing::Registered { .. } => {
                 Some(self.size_bytes)
@@ -398,7 +411,7 @@ impl CudaMemory {
             granule_bytes: GRANULE_BYTES,
             dedicated: false,
             device: self.shared.physical.info.uuid,
-            driver: EXPORTER,
+            driver: CUDA_EXPORTER,
         })
     }
 
@@ -471,7 +484,7 @@ impl Memory for CudaMemory {
         }
         let Backing::Mapping { mapping, kind, imported: false } = &self.backing else {
             let reason = match &self.backing {
-                Backing::Mapping { .. } | Backing::Named { .. } => {
+                Backing::Mapping { .. } | Backing::Named { .. } | Backing::External(_) => {
                     "the buffer was imported; pass its exporter's descriptor on"
                 }
                 Backing::Pool => {
@@ -509,7 +522,7 @@ impl Memory for CudaMemory {
             granule_bytes: mapping.granule_bytes(),
             dedicated: false,
             device: self.shared.physical.info.uuid,
-            driver: EXPORTER,
+            driver: CUDA_EXPORTER,
         })
     }
 
@@ -530,7 +543,10 @@ impl Drop for CudaMemory {
                     self.shared.pool.free(self.pointer);
                     return;
                 }
-                Backing::Mapping { .. } | Backing::Named { .. } | Backing::Foreign { .. } => return,
+                Backing::Mapping { .. }
+                | Backing::Named { .. }
+                | Backing::External(_)
+                | Backing::Foreign { .. } => return,
                 Backing::Managed(_) => sys::cuMemFree_v2(self.pointer),
                 Backing::Pinned { base, .. } => sys::cuMemFreeHost(base.as_ptr().cast()),
                 Backing::Registered { base } => sys::cuMemHostUnregister(base.as_ptr().cast()),
@@ -540,6 +556,26 @@ impl Drop for CudaMemory {
             tracing::debug!(code = driver::name(code), "memory could not be freed");
         }
     }
+}
+
+/// Whether memory was exported by Vulkan on the same GPU, which has the same UUID there.
+fn is_vulkans(shared: &Shared, export: &Export) -> bool {
+    let here = export.device.is_some() && export.device == shared.physical.info.uuid;
+    export.handle == HandleKind::OpaqueFd && export.driver != CUDA_EXPORTER && here
+}
+
+/// The kind that an exported object is here: Vulkan's are the device's own memory.
+pub(crate) fn kind_of(shared: &Shared, export: &Export) -> Result<usize> {
+    if !is_vulkans(shared, export) {
+        return Ok(export.kind);
+    }
+    let kind = shared.kinds.iter().position(|kind| kind.way() == Some(HandleKind::OpaqueFd));
+    kind.ok_or_else(|| {
+        Error::unsupported(
+            "import of Vulkan's memory",
+            "the device has no virtual memory management with file descriptors",
+        )
+    })
 }
 
 /// The backend's own type behind memory of its own.

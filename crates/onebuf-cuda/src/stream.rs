@@ -325,6 +325,15 @@ impl StreamShared {
         }
     }
 
+    /// Hands something over behind `after` that uses no memory and no kernel of onebuf's.
+    fn pass(&self, after: &[Ticket], hand_over: impl FnOnce(CUstream) -> Result<()>) -> Result<Ticket> {
+        let _entered = self.shared.enter()?;
+        let mut state = self.follow(after)?;
+        let result = hand_over(self.raw);
+        state.last += 1;
+        self.finish_submission(state, result)
+    }
+
     /// After a piece of work was handed over, wholly or in part: counts it, and keeps what it uses.
     fn settle(
         &self,
@@ -432,6 +441,20 @@ impl Drop for StreamShared {
 impl CudaStream {
     pub(crate) fn create(shared: &Arc<Shared>) -> Result<CudaStream> {
         Ok(CudaStream { inner: StreamShared::create(shared)? })
+    }
+
+    /// See [`StreamShared::pass`].
+    pub(crate) fn pass(
+        &self,
+        after: &[Ticket],
+        hand_over: impl FnOnce(CUstream) -> Result<()>,
+    ) -> Result<Ticket> {
+        self.inner.pass(after, hand_over)
+    }
+
+    /// Waits for all work.
+    pub(crate) fn finish(&self) {
+        self.inner.finish();
     }
 }
 

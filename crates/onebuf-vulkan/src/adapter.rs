@@ -55,6 +55,8 @@ pub(crate) struct Physical {
 pub(crate) struct Has {
     pub(crate) memory_fd: bool,
     pub(crate) dma_buf: bool,
+    /// Timeline semaphores are exported and imported as opaque descriptors.
+    pub(crate) semaphore_fd: bool,
     pub(crate) host_import: bool,
     pub(crate) memory_budget: bool,
     pub(crate) atomic_float: bool,
@@ -106,6 +108,9 @@ impl Physical {
         let has = Has {
             memory_fd: opaque,
             dma_buf,
+            semaphore_fd: at_least_12
+                && has_extension(khr::external_semaphore_fd::NAME)
+                && shares_timelines(instance, raw),
             host_import,
             memory_budget: has_extension(ext::memory_budget::NAME),
             atomic_float: supported.atomic_float,
@@ -457,6 +462,20 @@ impl SupportedFeatures {
         }
         f(&mut features)
     }
+}
+
+/// Whether timeline semaphores leave the driver and come in as opaque descriptors: SwiftShader lists the extension, and has
+/// binary ones alone.
+fn shares_timelines(instance: &ash::Instance, raw: vk::PhysicalDevice) -> bool {
+    let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+    let info = vk::PhysicalDeviceExternalSemaphoreInfo::default()
+        .handle_type(vk::ExternalSemaphoreHandleTypeFlags::OPAQUE_FD)
+        .push_next(&mut kind);
+    let mut properties = vk::ExternalSemaphoreProperties::default();
+    // SAFETY: `raw` belongs to `instance`; the query is part of Vulkan 1.1, the semaphore's kind of 1.2.
+    unsafe { instance.get_physical_device_external_semaphore_properties(raw, &info, &mut properties) };
+    let both = vk::ExternalSemaphoreFeatureFlags::EXPORTABLE | vk::ExternalSemaphoreFeatureFlags::IMPORTABLE;
+    properties.external_semaphore_features.contains(both)
 }
 
 /// What the driver says of buffers in external memory. That an extension is listed says nothing yet: SwiftShader lists

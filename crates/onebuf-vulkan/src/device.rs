@@ -1,6 +1,7 @@
 //! The open device, as the contract has it.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,16 +10,18 @@ use std::time::Duration;
 use ash::vk;
 use onebuf_core::backend::{
     Allocation, Device, Export, Graph, Kernel, KernelRequest, Memory, MemoryStats, Node, PageAccess, Stream,
+    Timeline,
 };
 use onebuf_core::report::SemanticFacts;
 use onebuf_core::{DeviceInfo, DeviceProfile, Error, Result, Ticket};
 
 use crate::graph::VulkanGraph;
 use crate::kernel::VulkanKernel;
-use crate::memory::VulkanMemory;
+use crate::memory::{self, VulkanMemory};
 use crate::semantics;
 use crate::shared::Shared;
 use crate::stream::{self, StreamShared, VulkanStream};
+use crate::timeline::{self, VulkanTimeline};
 
 /// An open Vulkan device.
 pub struct VulkanDevice {
@@ -113,6 +116,26 @@ impl Device for VulkanDevice {
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(VulkanMemory::import(&self.shared, export)?))
+    }
+
+    fn kind_of(&self, export: &Export) -> Result<usize> {
+        memory::kind_of(&self.shared, export)
+    }
+
+    fn create_timeline(&self) -> Result<Arc<dyn Timeline>> {
+        Ok(Arc::new(VulkanTimeline::create(&self.shared)?))
+    }
+
+    fn import_timeline(&self, fd: OwnedFd) -> Result<Arc<dyn Timeline>> {
+        Ok(Arc::new(VulkanTimeline::import(&self.shared, fd)?))
+    }
+
+    fn signal(&self, timeline: &Arc<dyn Timeline>, value: u64, after: &[Ticket]) -> Result<()> {
+        timeline::own(&self.shared, timeline)?.signal(value, after)
+    }
+
+    fn follow(&self, timeline: &Arc<dyn Timeline>, value: u64) -> Result<Ticket> {
+        timeline::own(&self.shared, timeline)?.follow(value)
     }
 
     unsafe fn compile(&self, request: &KernelRequest<'_>) -> Result<Arc<dyn Kernel>> {

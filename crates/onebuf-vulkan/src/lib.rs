@@ -51,6 +51,7 @@ mod shared;
 #[cfg(test)]
 mod spy;
 mod stream;
+mod timeline;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

@@ -39,12 +39,14 @@ impl Line {
         Ok((Line::Queue { queue: shared.next_queue(), timeline }, value))
     }
 
-    /// Submits a complete command buffer behind `waits`; the line reaches `signal` when it is done.
+    /// Submits a complete command buffer behind `waits`; when it is done the line reaches `signal`, and the semaphores of
+    /// `others`, on a queue of our own, have their values.
     pub(crate) fn submit(
         &self,
         shared: &Shared,
         cmd: vk::CommandBuffer,
         waits: &[Wait],
+        others: &[Wait],
         signal: u64,
     ) -> Result<()> {
         match self {
@@ -53,7 +55,9 @@ impl Line {
                     waits.iter().copied().unzip();
                 let stages: SmallVec<[_; 4]> =
                     waits.iter().map(|_| vk::PipelineStageFlags::ALL_COMMANDS).collect();
-                let (commands, signals, signal_values) = ([cmd], [*timeline], [signal]);
+                let all = others.iter().copied().chain([(*timeline, signal)]);
+                let (signals, signal_values): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = all.unzip();
+                let commands = [cmd];
                 let mut values = vk::TimelineSemaphoreSubmitInfo::default()
                     .wait_semaphore_values(&wait_values)
                     .signal_semaphore_values(&signal_values);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme};
 use gpu_allocator::{AllocationError, MemoryLocation};
-use onebuf_core::backend::{self, Export, Memory, PageAccess};
+use onebuf_core::backend::{self, CUDA_EXPORTER, Export, Memory, PageAccess};
 use onebuf_core::{Error, HandleKind, Result};
 
 use crate::adapter::{Physical, USAGE};
@@ -243,8 +243,10 @@ impl VulkanMemory {
                 export.size_bytes, export.allocation_bytes
             ));
         }
+        let of_cuda = is_cudas(&export);
         if export.handle == HandleKind::OpaqueFd
-            && (export.driver != shared.physical.driver_uuid || export.device != shared.physical.info.uuid)
+            && (!of_cuda && export.driver != shared.physical.driver_uuid
+                || export.device != shared.physical.info.uuid)
         {
             return bad(
                 "the memory was exported by another driver or device; an opaque fd means nothing here".into(),
@@ -257,22 +259,29 @@ impl VulkanMemory {
             vk::BufferCreateInfo::default().size(export.size_bytes).usage(USAGE).push_next(&mut external);
         let pending = PendingBuffer::create(shared, &info)?;
         let requirements = pending.requirements(index)?;
-        // Exports are dedicated, and a dedicated allocation has exactly the size that the buffer needs.
-        if requirements.size != export.allocation_bytes {
+        // Vulkan's exports are dedicated, and a dedicated allocation has exactly the size that the buffer needs. CUDA's are whole
+        // granules.
+        let fits = if of_cuda {
+            requirements.size <= export.allocation_bytes
+        } else {
+            requirements.size == export.allocation_bytes
+        };
+        if !fits {
             return bad(format!(
                 "a buffer of {} bytes needs an allocation of {}, the exported one is said to have {}",
                 export.size_bytes, requirements.size, export.allocation_bytes
             ));
         }
         let identity = descriptor::check(&export, shared.exported_file(export.handle))?;
+        let is_dedicated = export.dedicated || !of_cuda;
         let mut dedicated = vk::MemoryDedicatedAllocateInfo::default().buffer(pending.buffer);
         let fd = export.fd.into_raw_fd();
         let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(handle).fd(fd);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(export.allocation_bytes)
             .memory_type_index(index)
-            .push_next(&mut import)
-            .push_next(&mut dedicated);
+            .push_next(&mut import);
+        let info = if is_dedicated { info.push_next(&mut dedicated) } else { info };
         let memory = match pending.allocate_own(index, &info) {
             Ok(memory) => memory,
             Err(error) => {
@@ -586,6 +595,24 @@ fn is_mapping(pointer: NonNull<c_void>) -> bool {
 fn memory_type(shared: &Shared, kind: usize) -> Result<u32> {
     let known = shared.physical.types.get(kind).copied();
     known.ok_or_else(|| Error::InvalidArgument(format!("the device has no memory kind {kind}")))
+}
+
+/// Whether memory was exported by CUDA.
+fn is_cudas(export: &Export) -> bool {
+    export.driver == CUDA_EXPORTER && export.device.is_some()
+}
+
+/// The kind that an exported object is here. CUDA's descriptors are of the device's own memory, which the CPU does not see.
+pub(crate) fn kind_of(shared: &Shared, export: &Export) -> Result<usize> {
+    if !is_cudas(export) {
+        return Ok(export.kind);
+    }
+    let flags = |index: u32| shared.physical.memory.memory_types[index as usize].property_flags;
+    let (local, visible) = (vk::MemoryPropertyFlags::DEVICE_LOCAL, vk::MemoryPropertyFlags::HOST_VISIBLE);
+    let own = |index: &u32| flags(*index).contains(local) && !flags(*index).intersects(visible);
+    shared.physical.types.iter().position(own).ok_or_else(|| {
+        Error::unsupported("import of CUDA's memory", "the device has no memory that the CPU does not see")
+    })
 }
 
 fn is_coherent(shared: &Shared, index: u32) -> bool {

@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) raw: ash::Device,
     pub(crate) physical: Physical,
     pub(crate) memory_fd: Option<khr::external_memory_fd::Device>,
+    pub(crate) semaphore_fd: Option<khr::external_semaphore_fd::Device>,
     pub(crate) memory_host: Option<ext::external_memory_host::Device>,
     pub(crate) queues: Vec<Mutex<vk::Queue>>,
     /// Dropped by hand, before the device.
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     /// device: lavapipe's queue thread still touches a semaphore that a submission waited for after that submission
     /// has signalled its own (Mesa 22.3 crashes, about once in a hundred streams that are dropped at that moment).
     timelines: Mutex<Vec<(vk::Semaphore, u64)>>,
+    /// Semaphores that nobody signals or follows any more, beyond what is queued.
+    retired: Mutex<Vec<vk::Semaphore>>,
     pub(crate) cache: PipelineCacheDir,
     pub(crate) usage: Usage,
     /// What the driver exports memory as, as far as it was asked.
@@ -166,12 +169,16 @@ impl Shared {
         let has = physical.has;
         Ok(Arc::new(Shared {
             memory_fd: has.memory_fd.then(|| khr::external_memory_fd::Device::new(&instance.raw, &raw)),
+            semaphore_fd: has
+                .semaphore_fd
+                .then(|| khr::external_semaphore_fd::Device::new(&instance.raw, &raw)),
             memory_host: has.host_import.then(|| ext::external_memory_host::Device::new(&instance.raw, &raw)),
             queues: queues.into_iter().map(Mutex::new).collect(),
             allocator: Mutex::new(ManuallyDrop::new(allocator)),
             streams: RwLock::default(),
             leaving: Mutex::new(Some(Vec::new())),
             timelines: Mutex::default(),
+            retired: Mutex::default(),
             cache: PipelineCacheDir::open(&physical),
             usage: Usage::default(),
             exported_files: Mutex::default(),
@@ -232,6 +239,11 @@ impl Shared {
         self.timelines.lock().push((timeline, value));
     }
 
+    /// Takes a semaphore that may be in queued work, to be destroyed with the device.
+    pub(crate) fn retire_semaphore(&self, semaphore: vk::Semaphore) {
+        self.retired.lock().push(semaphore);
+    }
+
     /// Takes over the thread of a stream that is gone: it is joined with the device if it may take time, else now.
     pub(crate) fn leave(&self, thread: JoinHandle<()>, takes_time: bool) {
         let mut leaving = self.leaving.lock();
@@ -289,6 +301,9 @@ impl Drop for Shared {
             for (timeline, _) in self.timelines.get_mut().drain(..) {
                 self.raw.destroy_semaphore(timeline, None);
             }
+            for semaphore in self.retired.get_mut().drain(..) {
+                self.raw.destroy_semaphore(semaphore, None);
+            }
             ManuallyDrop::drop(self.allocator.get_mut());
             if self.owned {
                 self.raw.destroy_device(None);
@@ -303,6 +318,7 @@ pub(crate) fn device_extensions(physical: &Physical) -> Vec<&'static std::ffi::C
     let wanted = [
         (has.memory_fd, khr::external_memory_fd::NAME),
         (has.dma_buf, ext::external_memory_dma_buf::NAME),
+        (has.semaphore_fd, khr::external_semaphore_fd::NAME),
         (has.host_import, ext::external_memory_host::NAME),
         (has.memory_budget, ext::memory_budget::NAME),
         (has.atomic_float, ext::shader_atomic_float::NAME),

@@ -64,6 +64,8 @@ struct State {
     /// What other streams must have reached before the next submission. Streams do not hold each other: two that wait
     /// for each other would live for ever once the device is lost.
     waits: SmallVec<[Wait; 2]>,
+    /// Semaphores of other devices, which the next submission gives these values.
+    signals: SmallVec<[Wait; 1]>,
     in_flight: VecDeque<Flight>,
     spare: Vec<Batch>,
     bound: Bound,
@@ -115,6 +117,7 @@ impl StreamShared {
                 seen: value,
                 open: None,
                 waits: SmallVec::new(),
+                signals: SmallVec::new(),
                 in_flight: VecDeque::new(),
                 spare: Vec::new(),
                 bound: Bound::default(),
@@ -246,6 +249,7 @@ impl StreamShared {
     /// Hands a command buffer with all work up to `state.last` to the driver. The caller has the turn.
     fn hand_over(&self, state: &mut MutexGuard<'_, State>, what: Flown) -> Result<()> {
         let (last, waits) = (state.last, std::mem::take(&mut state.waits));
+        let signals = std::mem::take(&mut state.signals);
         state.submitted = last;
         let result = MutexGuard::unlocked(state, || {
             let cmd = match &what {
@@ -257,7 +261,7 @@ impl StreamShared {
                 }
                 Flown::Graph(recording) => recording.cmd,
             };
-            self.line.submit(&self.shared, cmd, &waits, last)
+            self.line.submit(&self.shared, cmd, &waits, &signals, last)
         });
         if let Err(error) = result {
             if let Flown::Batch(batch) = what {
@@ -268,6 +272,25 @@ impl StreamShared {
         }
         state.in_flight.push_back(Flight { last, what });
         Ok(())
+    }
+
+    /// A piece without work behind `after` and another device's signal, which signals another device in turn. It goes to the
+    /// driver at once.
+    pub(crate) fn pass(&self, after: &[Ticket], wait: Option<Wait>, signal: Option<Wait>) -> Result<Ticket> {
+        self.shared.check_alive()?;
+        let (mut state, _) = self.follow(after)?;
+        self.open(&mut state)?.pieces += 1;
+        state.waits.extend(wait);
+        state.signals.extend(signal);
+        state.last += 1;
+        let ticket = Ticket { stream: self.id, value: state.last };
+        let many = state.in_flight.len() > 4;
+        drop(state);
+        self.flush_to(ticket.value)?;
+        if many {
+            self.tidy();
+        }
+        Ok(ticket)
     }
 
     /// After work was recorded: hands it to the driver, or leaves it to be gathered.

@@ -138,6 +138,8 @@ fn restrict(physical: &mut Physical, enabled: impl Fn(&std::ffi::CStr) -> bool, 
     has.memory_fd &= enabled(ash::khr::external_memory_fd::NAME);
     has.dma_buf &= has.memory_fd && enabled(ext::external_memory_dma_buf::NAME);
     has.host_import &= enabled(ext::external_memory_host::NAME);
+    // wgpu submits; other devices' signals have no place in what it submits.
+    has.semaphore_fd = false;
     has.memory_budget &= enabled(ext::memory_budget::NAME);
     has.atomic_float &= enabled(ext::shader_atomic_float::NAME);
     has.robust_buffers &= enabled(ext::robustness2::NAME);

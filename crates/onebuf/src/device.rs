@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use crate::builder::BufferBuilder;
 use crate::graph::GraphBuilder;
 use crate::kernel::KernelBuilder;
+use crate::partners::{Bridges, Handover};
 use crate::pool::{Pool, PoolStats};
 use crate::registry::Registry;
 use crate::stream::{Stream, StreamInner};
@@ -41,13 +42,24 @@ pub(crate) struct Shared {
     /// live. Held while work is submitted.
     pub(crate) exclusive: Option<Mutex<u32>>,
     streams: Mutex<Streams>,
-    /// Memory that other processes hold too.
+    /// Memory that other processes or devices hold too.
     pub(crate) objects: crate::share::Objects,
+    /// How work waits for other devices' on a common memory, how often it did, and by which timelines.
+    pub(crate) handover: Mutex<Handover>,
+    pub(crate) handovers: HandoverCounts,
+    pub(crate) bridges: Bridges,
     // The order below is the order of release: memory and streams before the device.
     pub(crate) pool: Pool,
     pub(crate) raw: Arc<dyn backend::Device>,
     /// Imported pages that the backend may still hold when their buffer is gone.
     pub(crate) pages: crate::host::Retired,
+}
+
+/// [`Handovers`](crate::Handovers), as they are counted.
+#[derive(Default)]
+pub(crate) struct HandoverCounts {
+    pub(crate) by_host: AtomicU64,
+    pub(crate) by_timeline: AtomicU64,
 }
 
 /// The streams of a device.
@@ -131,6 +143,9 @@ impl Device {
             exclusive,
             streams: Mutex::default(),
             objects: Default::default(),
+            handover: Mutex::default(),
+            handovers: HandoverCounts::default(),
+            bridges: Bridges::default(),
             pool,
             raw,
             pages: Default::default(),
@@ -351,6 +366,11 @@ impl Device {
 }
 
 impl Shared {
+    /// Whether a stream is, or was, one of this device.
+    pub(crate) fn knows(&self, stream: StreamId) -> bool {
+        self.streams.lock().known.contains_key(&stream)
+    }
+
     /// The last ticket of every stream.
     pub(crate) fn all_tickets(&self) -> Tickets {
         let streams = self.streams.lock();

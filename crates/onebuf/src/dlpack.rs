@@ -146,7 +146,11 @@ impl<T: Pod + Element> Buffer<T> {
         // A buffer of a share of a part begins within its memory.
         let address = memory.wrapping_byte_add(self.offset_bytes() as usize);
         let mut before = Tickets::new();
-        self.storage.state.lock().hazards.before_device(!read_only, &mut before)?;
+        let state = self.storage.state.lock();
+        state.hazards.before_device(!read_only, &mut before)?;
+        let partners = state.partners.clone();
+        drop(state);
+        partners.bring(&self.device().shared, &mut before)?;
         match waits {
             Waits::Stream(ConsumerStream::Unordered) => {}
             Waits::Stream(stream) if is_devices_affair(label, stream) => {

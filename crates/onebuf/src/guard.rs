@@ -17,6 +17,7 @@ use onebuf_core::backend::{Part, Work};
 use onebuf_core::{Error, HostPath, Result, Ticket, Tickets};
 
 use crate::order::{self, Order};
+use crate::partners::Partners;
 use crate::storage::{Readback, Route, State, Storage};
 
 /// The elements of a buffer, for the CPU to read. Made by [`Buffer::read`](crate::Buffer::read); keeps the buffer alive.
@@ -60,6 +61,8 @@ pub(crate) struct Hold {
     size: u64,
     /// What a copy back to the device must follow.
     after: Tickets,
+    /// The devices of those tickets, where there are several.
+    partners: Partners,
     returned: bool,
 }
 
@@ -82,7 +85,7 @@ struct Claim {
 const MOMENT: Duration = Duration::from_micros(200);
 
 impl Claim {
-    fn take(storage: &Arc<Storage>, writes: bool, patience: Patience) -> Result<(Claim, Tickets)> {
+    fn take(storage: &Arc<Storage>, writes: bool, patience: Patience) -> Result<(Claim, Tickets, Partners)> {
         let device = &storage.device.shared;
         let guards = device.exclusive.as_ref().filter(|_| storage.spot.path == HostPath::Unified);
         let mut state = match patience {
@@ -95,6 +98,7 @@ impl Claim {
         // From here on the claim gives back what was taken.
         let claim = Claim { storage: storage.clone(), writes, exclusive: guards.is_some() };
         let failed = state.failed.take();
+        let partners = state.partners.clone();
         drop(state);
         if let Some(guards) = guards {
             // New work is refused from here on, and what was submitted before is waited for.
@@ -103,7 +107,7 @@ impl Claim {
         }
         match failed {
             Some(error) => Err(*error),
-            None => Ok((claim, wait)),
+            None => Ok((claim, wait, partners)),
         }
     }
 
@@ -135,7 +139,7 @@ impl Hold {
         if mode != Mode::Read {
             storage.check_writable()?;
         }
-        let (claim, after) = Claim::take(storage, mode != Mode::Read, patience)?;
+        let (claim, after, partners) = Claim::take(storage, mode != Mode::Read, patience)?;
         let mut hold = Hold {
             claim,
             staging: None,
@@ -143,6 +147,7 @@ impl Hold {
             offset,
             size,
             after,
+            partners,
             returned: mode == Mode::Read,
         };
         if size == 0 {
@@ -153,7 +158,7 @@ impl Hold {
         let returned = std::mem::replace(&mut hold.returned, true);
         match storage.route(mode == Mode::Read)? {
             Route::Direct(pointer) => {
-                wait(storage, hold.after.as_slice(), patience)?;
+                hold.wait(hold.after.as_slice(), patience)?;
                 hold.after.clear();
                 if mode != Mode::Read {
                     hold.claim.lock().readback = None;
@@ -183,6 +188,7 @@ impl Hold {
                 None => {
                     let staging = Storage::staging(&storage.device, kind, size)?;
                     let from = storage.part(offset, size);
+                    self.partners.bring(&storage.device.shared, &mut self.after)?;
                     let ticket = copy(&storage, from, staging.part(0, size), &self.after)?;
                     self.claim.lock().record(&storage.device.shared, false, ticket, Order::ByHazards);
                     staging.state.lock().record(&storage.device.shared, true, ticket, Order::ByHazards);
@@ -190,7 +196,7 @@ impl Hold {
                     Readback { staging, ticket, offset, size }
                 }
             };
-            if let Err(error) = wait(&storage, &[readback.ticket], patience) {
+            if let Err(error) = self.wait(&[readback.ticket], patience) {
                 // The copy goes on; whoever asks next finds it.
                 self.claim.lock().readback = Some(readback);
                 return Err(error);
@@ -211,6 +217,7 @@ impl Hold {
         if std::mem::replace(&mut self.returned, true) {
             return Ok(());
         }
+        self.partners.bring(&self.claim.storage.device.shared, &mut self.after)?;
         let storage = &self.claim.storage;
         let Some(staging) = &self.staging else { return storage.memory.flush(self.offset, self.size) };
         let device = &storage.device.shared;
@@ -220,6 +227,25 @@ impl Hold {
         self.claim.lock().record(device, true, ticket, Order::ByHazards);
         staging.state.lock().record(device, false, ticket, Order::ByHazards);
         Ok(())
+    }
+
+    fn wait(&self, tickets: &[Ticket], patience: Patience) -> Result<()> {
+        let (storage, partners) = (&self.claim.storage, &self.partners);
+        let device = &storage.device.shared;
+        match patience {
+            _ if tickets.is_empty() => Ok(()),
+            Patience::Forever => partners.wait(device, tickets, None),
+            Patience::Until(limit) => partners.wait(device, tickets, Some(limit)),
+            Patience::None => {
+                for &ticket in tickets {
+                    if !partners.is_done(device, ticket)? {
+                        return Err(storage.name_in(Error::Busy("work on the buffer is not done yet".into())));
+                    }
+                }
+                // All are reached: this does not wait, and makes their effects visible.
+                partners.wait(device, tickets, None)
+            }
+        }
     }
 
     pub(crate) fn check_alignment<T>(&self) -> Result<()> {
@@ -260,24 +286,6 @@ fn copy(storage: &Storage, from: Part<'_>, to: Part<'_>, after: &Tickets) -> Res
     let ticket = unsafe { stream.raw.submit(Work::Copy { from, to }, after.as_slice())? };
     device.shared.copied_bytes.fetch_add(from.size_bytes, Ordering::Relaxed);
     Ok(ticket)
-}
-
-fn wait(storage: &Storage, tickets: &[Ticket], patience: Patience) -> Result<()> {
-    let device = &storage.device.shared.raw;
-    match patience {
-        _ if tickets.is_empty() => Ok(()),
-        Patience::Forever => device.wait(tickets, None),
-        Patience::Until(limit) => device.wait(tickets, Some(limit)),
-        Patience::None => {
-            for &ticket in tickets {
-                if !device.is_done(ticket)? {
-                    return Err(storage.name_in(Error::Busy("work on the buffer is not done yet".into())));
-                }
-            }
-            // All are reached: this does not wait, and makes their effects visible.
-            device.wait(tickets, None)
-        }
-    }
 }
 
 fn advance(pointer: NonNull<u8>, offset: u64) -> Result<NonNull<u8>> {

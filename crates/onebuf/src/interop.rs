@@ -34,15 +34,17 @@ impl Device {
     }
 
     /// The storage of what was exported, of which `bytes` are used.
-    pub(crate) fn import(&self, export: Export, bytes: u64) -> Result<Arc<Storage>> {
+    pub(crate) fn import(&self, mut export: Export, bytes: u64) -> Result<Arc<Storage>> {
         let profile = &self.shared.profile;
-        let (kind, way) = (export.kind, export.handle);
+        let way = export.handle;
         let wish = Wish { host: HostAccess::ReadWrite, process: true, ..Wish::default() };
         if way == HandleKind::Memfd {
             let alignment = self.info().limits.host_import_alignment_bytes.max(1);
             let pages = onebuf_ipc::memfd::map_export(&export, alignment)?;
             return crate::share::on_pages(self, pages, bytes, wish, None, Vec::new());
         }
+        let kind = self.shared.raw.kind_of(&export)?;
+        export.kind = kind;
         if kind >= profile.memory.len() {
             let kinds = profile.memory.len();
             return Err(Error::InvalidArgument(format!(
@@ -107,9 +109,9 @@ impl Device {
             }
             order::add(&mut all, storage, *writes);
         }
-        let ticket = order::submit(&self.shared, &mut all, Tickets::new(), Order::ByHazards, submit)?;
-        self.know_stream(ticket.stream);
-        Ok(ticket)
+        // Known before it is remembered: who finds it in the hazards must know whose it is.
+        let submit = |after: &[Ticket]| submit(after).inspect(|ticket| self.know_stream(ticket.stream));
+        order::submit(&self.shared, &mut all, Tickets::new(), Order::ByHazards, submit)
     }
 
     fn given<T: Pod>(

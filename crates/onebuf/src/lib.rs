@@ -74,6 +74,7 @@
 //! [`Device::copied_bytes`] counts what went through staging. `read_to_vec`, `copy_to_slice` and `copy_from_slice` copy to
 //! and from the caller's memory, as their names say.
 
+mod across;
 mod arg;
 mod buffer;
 mod builder;
@@ -89,6 +90,7 @@ mod interop;
 mod kernel;
 mod order;
 mod pages;
+mod partners;
 mod pool;
 mod registry;
 pub mod ring;
@@ -119,6 +121,7 @@ pub use onebuf_core::{
 pub use onebuf_cuda::Handle as CudaHandle;
 pub use onebuf_ipc as ipc;
 pub use onebuf_ipc::SharedBuffer;
+pub use partners::{HOST_PATIENCE, Handover, Handovers};
 pub use pool::PoolStats;
 pub use registry::{DEVICE_VARIABLE, DefaultChoice, Listing, Registry};
 pub use stream::Stream;

@@ -1,10 +1,13 @@
 //! Work in order: the one place where hazards decide what a submission waits for.
 
+use std::sync::Arc;
+
 use onebuf_core::{Error, Result, Ticket, Tickets};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::device::Shared;
+use crate::partners::Partners;
 use crate::storage::{State, Storage};
 
 /// Work uses this memory.
@@ -19,7 +22,7 @@ pub(crate) type Uses<'a> = SmallVec<[Use<'a>; 8]>;
 
 /// Adds a use; two of the same memory become one.
 pub(crate) fn add<'a>(uses: &mut Uses<'a>, storage: &'a Storage, writes: bool) {
-    match uses.iter_mut().find(|known| std::ptr::eq(known.storage, storage)) {
+    match uses.iter_mut().find(|known| Arc::ptr_eq(&known.storage.state, &storage.state)) {
         Some(known) => known.writes |= writes,
         None => uses.push(Use { storage, writes }),
     }
@@ -37,7 +40,8 @@ pub(crate) enum Order {
 /// Submits work behind `after` and everything that it conflicts with, and remembers it.
 ///
 /// The hazards of all memory in use are held from the first look to the last note, so that two threads cannot both go
-/// first. They are taken in the order of their addresses, so that two threads cannot wait for each other.
+/// first. They are taken in the order of their addresses, so that two threads cannot wait for each other, on whichever
+/// devices. Where other devices have the memory too, this may wait for their work ([`crate::partners`]).
 ///
 /// # Errors
 /// [`Error::Busy`] while a host guard lives that conflicts; whatever `submit` fails with. Nothing is remembered then.
@@ -49,10 +53,11 @@ pub(crate) fn submit(
     submit: impl FnOnce(&[Ticket]) -> Result<Ticket>,
 ) -> Result<Ticket> {
     if uses.len() > 1 {
-        uses.sort_unstable_by_key(|used| std::ptr::from_ref(used.storage).addr());
+        uses.sort_unstable_by_key(|used| Arc::as_ptr(&used.storage.state).addr());
     }
     let _running = may_run(device)?;
     let mut states: SmallVec<[MutexGuard<'_, State>; 8]> = SmallVec::new();
+    let mut partners = Partners::default();
     for used in uses.iter() {
         let mut state = used.storage.state.lock();
         let checked = match order {
@@ -63,7 +68,13 @@ pub(crate) fn submit(
         if let Some(error) = state.failed.take() {
             return Err(*error);
         }
+        if !state.partners.is_empty() {
+            partners.join(&state.partners);
+        }
         states.push(state);
+    }
+    if !partners.is_empty() {
+        partners.bring(device, &mut after)?;
     }
     let ticket = submit(after.as_slice())?;
     for (used, state) in uses.iter().zip(&mut states) {

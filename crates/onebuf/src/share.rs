@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::buffer::{Buffer, BufferSlice};
 use crate::device::Device;
 use crate::host;
-use crate::storage::{Origin, Storage, Wish};
+use crate::storage::{Origin, State, Storage, Wish};
 
 /// The shared memory of a device, by object: a share is opened once, and what this process shared is found, not opened.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Device {
                 "a share of {view} byte(s) holds no whole number of `{ty}`, which has {element}"
             )));
         }
-        Ok(Buffer::view(self.object(share)?, share.description().view_offset_bytes, view))
+        Ok(Buffer::view(self.open_object(share, None)?, share.description().view_offset_bytes, view))
     }
 
     /// How many memory objects of this device are shared with, or opened from, other processes.
@@ -113,7 +113,12 @@ impl Device {
         self.shared.objects.count()
     }
 
-    fn object(&self, share: &SharedBuffer) -> Result<Arc<Storage>> {
+    /// The storage of an object, opened where it is not open. `state` is that of its storages on other devices.
+    pub(crate) fn open_object(
+        &self,
+        share: &SharedBuffer,
+        state: Option<&Arc<Mutex<State>>>,
+    ) -> Result<Arc<Storage>> {
         let objects = &self.shared.objects;
         if let Some(found) = objects.find(share.key()) {
             return check_same(found, share);
@@ -122,7 +127,7 @@ impl Device {
         if let Some(found) = objects.find(share.key()) {
             return check_same(found, share);
         }
-        let storage = self.import(share.to_export()?, share.description().buffer_bytes)?;
+        let storage = self.import(share.to_export()?, share.description().buffer_bytes)?.with_state(state);
         objects.remember(share.key(), &storage);
         let _ = storage.object.set(share.whole());
         Ok(storage)
@@ -139,7 +144,8 @@ fn check_same(found: Arc<Storage>, share: &SharedBuffer) -> Result<Arc<Storage>>
     Ok(found)
 }
 
-fn share(storage: &Arc<Storage>) -> Result<SharedBuffer> {
+/// The share of a storage's memory.
+pub(crate) fn share(storage: &Arc<Storage>) -> Result<SharedBuffer> {
     if let Some(object) = storage.object.get() {
         return Ok(object.clone());
     }

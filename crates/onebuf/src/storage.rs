@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Device, Shared};
 use crate::order::Order;
+use crate::partners::Partners;
 use crate::pool::{Free, PoolKey};
 
 /// What a buffer's users will do, without its size and without a heap allocation.
@@ -115,7 +116,8 @@ pub(crate) struct Storage {
     /// The bytes may not be written, by whomever.
     pub(crate) read_only: bool,
     pub(crate) spot: Arc<Spot>,
-    pub(crate) state: Mutex<State>,
+    /// One for all storages of one memory, whichever devices they are on.
+    pub(crate) state: Arc<Mutex<State>>,
     pub(crate) label: Option<Box<str>>,
     placement: OnceLock<Placement>,
     /// The object that others open it by, once it was shared, or came as one.
@@ -126,6 +128,8 @@ pub(crate) struct Storage {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) hazards: Hazards,
+    /// The devices that have the memory, where there are several.
+    pub(crate) partners: Partners,
     /// A copy of the contents, on its way to the CPU or there, that a `try_read` began.
     pub(crate) readback: Option<Readback>,
     /// Why the last host write did not reach the device.
@@ -168,7 +172,8 @@ impl State {
             Order::ByHand => self.hazards.after_unordered(writes, ticket),
         }
         if self.hazards.pending() > self.prune_at.max(16) {
-            self.hazards.prune(|ticket| matches!(device.raw.is_done(ticket), Ok(true)));
+            let State { hazards, partners, .. } = self;
+            hazards.prune(|ticket| matches!(partners.is_done(device, ticket), Ok(true)));
             self.prune_at = 2 * self.hazards.pending();
         }
     }
@@ -261,6 +266,14 @@ impl Storage {
         Storage::new(device, memory, origin, (bytes, padded, held_bytes), wish, spot, label)
     }
 
+    /// A new storage with the state of the same memory's storages on other devices.
+    pub(crate) fn with_state(mut self: Arc<Self>, state: Option<&Arc<Mutex<State>>>) -> Arc<Storage> {
+        if let (Some(state), Some(own)) = (state, Arc::get_mut(&mut self)) {
+            own.state = state.clone();
+        }
+        self
+    }
+
     fn from_free(
         device: &Device,
         free: Free,
@@ -271,9 +284,9 @@ impl Storage {
         label: Option<Box<str>>,
     ) -> Arc<Storage> {
         let origin = key.map_or(Origin::Own, Origin::Pooled);
-        let mut storage =
+        let storage =
             Storage::build(device, free.memory, origin, (bytes, padded, free.bytes), wish, free.spot, label);
-        storage.state.get_mut().hazards = free.hazards;
+        storage.state.lock().hazards = free.hazards;
         Arc::new(storage)
     }
 
@@ -308,7 +321,7 @@ impl Storage {
             held_bytes,
             wish,
             spot,
-            state: Mutex::default(),
+            state: Arc::default(),
             label,
             placement: OnceLock::new(),
             object: OnceLock::new(),
@@ -354,17 +367,20 @@ impl Storage {
         let failed = state.failed.take();
         // When this process has the memory again, a copy from before is stale.
         state.readback = None;
+        let partners = state.partners.clone();
         drop(state);
         free.map_err(|error| self.name_in(error))?;
         if let Some(error) = failed {
             return Err(*error);
         }
-        self.device.shared.raw.wait(after.as_slice(), Some(limit))
+        partners.wait(&self.device.shared, after.as_slice(), Some(limit))
     }
 
     /// True while no work that was given a ticket may still use the memory.
     pub(crate) fn is_idle(&self) -> bool {
-        done(&self.device.shared, &mut self.state.lock().hazards)
+        let State { hazards, partners, .. } = &mut *self.state.lock();
+        hazards.prune(|ticket| matches!(partners.is_done(&self.device.shared, ticket), Ok(true)));
+        hazards.pending() == 0
     }
 
     pub(crate) fn part(&self, offset_bytes: u64, size_bytes: u64) -> Part<'_> {
@@ -406,7 +422,11 @@ impl Drop for Storage {
         if let Some(object) = self.object.take() {
             shared.objects.forget(object.key());
         }
-        let hazards = std::mem::take(&mut self.state.get_mut().hazards);
+        // On another device the memory may live on, and with it what is known of its users.
+        let hazards = match Arc::get_mut(&mut self.state) {
+            Some(state) => std::mem::take(&mut state.get_mut().hazards),
+            None => self.state.lock().hazards.clone(),
+        };
         match &mut self.origin {
             Origin::Pooled(key) => {
                 let (memory, spot) = (self.memory.clone(), self.spot.clone());
@@ -415,7 +435,10 @@ impl Drop for Storage {
             Origin::Own => shared.pool.died(self.held_bytes),
             Origin::Pages(owner) => {
                 shared.pool.died(self.held_bytes);
-                let waited = shared.raw.wait(hazards.all().as_slice(), None);
+                // The other devices' work uses imports of their own.
+                let mut own = hazards.all();
+                own.retain(|ticket| shared.knows(ticket.stream));
+                let waited = shared.raw.wait(own.as_slice(), None);
                 match waited {
                     // The import goes with the field `memory`, and the owner of its pages after it.
                     Ok(()) | Err(Error::DeviceLost(_)) if is_last(&self.memory) => {}

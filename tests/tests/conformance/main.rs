@@ -1,5 +1,6 @@
 //! What a device does, in this process.
 
+mod across;
 mod bounds;
 mod coherence;
 mod devices;

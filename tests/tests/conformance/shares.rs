@@ -255,16 +255,14 @@ fn a_share_that_lies_is_refused_and_costs_nothing() {
         let retold = |lie: &dyn Fn(&mut onebuf::ipc::Description)| {
             let mut description = share.description().clone();
             lie(&mut description);
-            let fds: Vec<_> =
-                share.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+            let fds: Vec<_> = share.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
             SharedBuffer::new(description, fds).and_then(|share| open(there, &share))
         };
         let small =
             &|d: &mut onebuf::ipc::Description| (d.size_bytes, d.buffer_bytes, d.view_bytes) = (4, 4, 4);
         let large = &|d: &mut onebuf::ipc::Description| d.allocation_bytes = 1 << 40;
-        let pipe = |_: &()| {
-            SharedBuffer::new(share.description().clone(), [std::io::pipe().unwrap().0.into()])
-        };
+        let pipe =
+            |_: &()| SharedBuffer::new(share.description().clone(), [std::io::pipe().unwrap().0.into()]);
         assert!(pipe(&()).is_err());
         // A software driver's object is a file with a size; of a GPU's the driver alone knows it.
         assert!(retold(large).is_err());

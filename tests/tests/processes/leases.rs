@@ -176,7 +176,9 @@ fn lies_about_memory_of_another_process_are_refused() {
                 turned.0[at] ^= 0x11;
                 match retold(&share, &|d| d.token = Some(turned)).and_then(|share| open(&device, &share)) {
                     Err(Error::InvalidArgument(_)) => {}
-                    Ok(theirs) => assert!(theirs.read().unwrap().iter().all(|&word| word == 4711), "byte {at}"),
+                    Ok(theirs) => {
+                        assert!(theirs.read().unwrap().iter().all(|&word| word == 4711), "byte {at}")
+                    }
                     Err(other) => panic!("byte {at}: {other}"),
                 }
             }

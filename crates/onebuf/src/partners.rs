@@ -1,0 +1,209 @@
+//! One memory on several devices: whose ticket is whose, and how one device's work comes behind another's.
+//!
+//! The storages of one memory have one state, so hazards hold tickets of all its devices. Here each ticket is asked of the
+//! device that gave it out, and work of one device is put behind that of another, by the host or by a timeline that both
+//! devices have ([`Handover`]).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use onebuf_core::backend::Timeline;
+use onebuf_core::{Error, Result, Ticket, Tickets};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::device::Shared;
+
+/// How a device's work waits for another device's, where both have one memory ([`Buffer::on`](crate::Buffer::on)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handover {
+    /// The host waits for as long as a timeline would cost ([`HOST_PATIENCE`]); what then is not done is waited for by a
+    /// timeline, where both drivers have one, else by the host.
+    #[default]
+    Auto,
+    /// The host waits before it submits.
+    Host,
+    /// A timeline semaphore of the driver's, which both devices have open, wherever there is one; the host does not wait.
+    Timeline,
+}
+
+/// How long [`Handover::Auto`] waits on the host. On an H200 a hand-over from CUDA to Vulkan and back by a timeline costs some
+/// 320 us, and a wait of the host that has nothing to wait for 50: so at worst twice what the better of both would.
+pub const HOST_PATIENCE: Duration = Duration::from_micros(200);
+
+/// How often work of a device had to wait for another device's, and by what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handovers {
+    /// The host waited.
+    pub by_host: u64,
+    /// A timeline did.
+    pub by_timeline: u64,
+}
+
+/// The devices of one memory; none where only one has it. It holds them: work of one may be waited for as long as the
+/// memory is there.
+#[derive(Clone, Default)]
+pub(crate) struct Partners(Vec<Arc<Shared>>);
+
+impl Partners {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, device: &Arc<Shared>) {
+        if !self.0.iter().any(|known| Arc::ptr_eq(known, device)) {
+            self.0.push(device.clone());
+        }
+    }
+
+    pub(crate) fn join(&mut self, others: &Partners) {
+        others.0.iter().for_each(|device| self.add(device));
+    }
+
+    /// The device other than `own` that gave a ticket out.
+    fn giver(&self, own: &Shared, ticket: Ticket) -> Option<&Arc<Shared>> {
+        self.0.iter().find(|device| !std::ptr::eq(&raw const ***device, own) && device.knows(ticket.stream))
+    }
+
+    /// Whether a ticket of any of the devices is reached.
+    pub(crate) fn is_done(&self, own: &Shared, ticket: Ticket) -> Result<bool> {
+        self.giver(own, ticket).map_or(own, |device| device).raw.is_done(ticket)
+    }
+
+    /// Waits for tickets of all the devices.
+    pub(crate) fn wait(&self, own: &Shared, tickets: &[Ticket], limit: Option<Duration>) -> Result<()> {
+        if self.is_empty() {
+            return own.raw.wait(tickets, limit);
+        }
+        let start = Instant::now();
+        let left = || limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        let mut mine = Tickets::from_iter(tickets.iter().copied());
+        for (device, theirs) in self.split(own, &mut mine) {
+            device.raw.wait(theirs.as_slice(), left())?;
+        }
+        own.raw.wait(mine.as_slice(), left())
+    }
+
+    /// Puts tickets of `own` in the place of other devices', which its work can wait for, or waits for those.
+    pub(crate) fn bring(&self, own: &Shared, after: &mut Tickets) -> Result<()> {
+        for (device, theirs) in self.split(own, after) {
+            if let Some(ticket) = hand_over(own, &device, theirs.as_slice())? {
+                after.add(ticket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the tickets of other devices out of `tickets`, by device.
+    fn split(&self, own: &Shared, tickets: &mut Tickets) -> SmallVec<[(Arc<Shared>, Tickets); 2]> {
+        let mut found: SmallVec<[(Arc<Shared>, Tickets); 2]> = SmallVec::new();
+        tickets.retain(|ticket| {
+            let Some(giver) = self.giver(own, ticket) else { return true };
+            match found.iter_mut().find(|(device, _)| Arc::ptr_eq(device, giver)) {
+                Some((_, theirs)) => theirs.add(ticket),
+                None => found.push((giver.clone(), Tickets::from_iter([ticket]))),
+            }
+            false
+        });
+        found
+    }
+}
+
+/// Has work of `to` come behind tickets of `from`: gives the ticket that it must follow, or waits.
+fn hand_over(to: &Shared, from: &Arc<Shared>, tickets: &[Ticket]) -> Result<Option<Ticket>> {
+    let mut done = true;
+    for &ticket in tickets {
+        done = done && from.raw.is_done(ticket)?;
+    }
+    if done {
+        // Also so that the device's writes are visible outside of it.
+        from.raw.wait(tickets, None)?;
+        return Ok(None);
+    }
+    let way = *to.handover.lock();
+    if way == Handover::Auto {
+        match from.raw.wait(tickets, Some(HOST_PATIENCE)) {
+            Ok(()) => {
+                to.handovers.by_host.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(Error::Timeout { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if way != Handover::Host
+        && let Some(bridge) = to.bridges.between(to, from)?
+    {
+        to.handovers.by_timeline.fetch_add(1, Ordering::Relaxed);
+        return bridge.cross(to, from, tickets).map(Some);
+    }
+    from.raw.wait(tickets, None)?;
+    to.handovers.by_host.fetch_add(1, Ordering::Relaxed);
+    Ok(None)
+}
+
+/// The bridges to a device, from others.
+#[derive(Default)]
+pub(crate) struct Bridges(Mutex<Vec<Known>>);
+
+/// A device, and the bridge from it where there can be one.
+type Known = (Weak<Shared>, Option<Arc<Bridge>>);
+
+/// A timeline that two devices have open: one signals it, the other follows.
+pub(crate) struct Bridge {
+    near: Arc<dyn Timeline>,
+    far: Arc<dyn Timeline>,
+    /// The value that was queued last. Held while one is queued, so that values come in their order.
+    last: Mutex<u64>,
+}
+
+impl Bridges {
+    /// The bridge from one device; `None` where the drivers have no timeline in common. It is made once.
+    fn between(&self, to: &Shared, from: &Arc<Shared>) -> Result<Option<Arc<Bridge>>> {
+        let mut known = self.0.lock();
+        if let Some((_, bridge)) =
+            known.iter().find(|(device, _)| std::ptr::eq(device.as_ptr(), &raw const **from))
+        {
+            return Ok(bridge.clone());
+        }
+        // A weak handle keeps its address from being given to another device.
+        known.retain(|(device, _)| device.strong_count() > 0);
+        let made = match Bridge::build(to, from) {
+            Ok(bridge) => Some(Arc::new(bridge)),
+            Err(Error::Unsupported { what, reason }) => {
+                tracing::debug!(to = %to.info.id, from = %from.info.id, what, reason, "the host keeps the order");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        known.push((Arc::downgrade(from), made.clone()));
+        Ok(made)
+    }
+}
+
+impl Bridge {
+    /// Either of both makes the timeline.
+    fn build(to: &Shared, from: &Shared) -> Result<Bridge> {
+        let last = Mutex::new(0);
+        match to.raw.create_timeline() {
+            Ok(near) => {
+                let far = from.raw.import_timeline(near.export()?)?;
+                Ok(Bridge { near, far, last })
+            }
+            Err(Error::Unsupported { .. }) => {
+                let far = from.raw.create_timeline()?;
+                let near = to.raw.import_timeline(far.export()?)?;
+                Ok(Bridge { near, far, last })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn cross(&self, to: &Shared, from: &Shared, tickets: &[Ticket]) -> Result<Ticket> {
+        let mut last = self.last.lock();
+        from.raw.signal(&self.far, *last + 1, tickets)?;
+        *last += 1;
+        to.raw.follow(&self.near, *last)
+    }
+}
