@@ -268,6 +268,8 @@ pub struct Export {
     pub granule_bytes: u64,
     /// The allocation was made for one buffer (Vulkan's dedicated allocations): its importer must say so too.
     pub dedicated: bool,
+    /// It is the device's own memory, and not the CPU's behind the bus.
+    pub device_local: bool,
     /// The device that it lies on, where it has an identity.
     pub device: Option<DeviceUuid>,
     /// The driver's identity: an opaque fd means nothing to another one.

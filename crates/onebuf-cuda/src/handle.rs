@@ -61,6 +61,7 @@ impl CudaDevice {
             kind,
             granule_bytes: GRANULE_BYTES,
             dedicated: false,
+            device_local: true,
             device: self.shared.physical.info.uuid,
             driver: CUDA_EXPORTER,
         })

@@ -275,6 +275,12 @@ impl CudaMemory {
             ));
         }
         if is_vulkans(shared, &export) {
+            if !export.device_local {
+                // CUDA maps it as it maps memory of its own, and reads what the CPU wrote stale (seen on an H200).
+                let reason = "it is memory of the CPU that Vulkan exported, which CUDA reads stale; build the buffer with \
+                              `.ways([HandleKind::Memfd])`, or without access of the CPU";
+                return Err(Error::unsupported(what, reason));
+            }
             let _entered = shared.enter()?;
             let size_bytes = export.size_bytes;
             let memory =
@@ -410,6 +416,7 @@ impl CudaMemory {
             kind,
             granule_bytes: GRANULE_BYTES,
             dedicated: false,
+            device_local: true,
             device: self.shared.physical.info.uuid,
             driver: CUDA_EXPORTER,
         })
@@ -521,6 +528,7 @@ impl Memory for CudaMemory {
             kind: *kind,
             granule_bytes: mapping.granule_bytes(),
             dedicated: false,
+            device_local: true,
             device: self.shared.physical.info.uuid,
             driver: CUDA_EXPORTER,
         })

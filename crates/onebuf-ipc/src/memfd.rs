@@ -71,6 +71,7 @@ impl Memfd {
             kind: 0,
             granule_bytes: self.granule_bytes,
             dedicated: false,
+            device_local: false,
             device: None,
             driver: [0; 16],
         })

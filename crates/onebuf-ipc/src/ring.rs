@@ -149,6 +149,7 @@ impl Consumer {
             kind: 0,
             granule_bytes: PAGE_BYTES,
             dedicated: false,
+            device_local: false,
             device: None,
             driver: [0; 16],
         };

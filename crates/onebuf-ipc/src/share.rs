@@ -58,6 +58,8 @@ pub struct Description {
     pub kind: usize,
     /// The allocation was made for one buffer.
     pub dedicated: bool,
+    /// It is the device's own memory; not so for a memfd.
+    pub device_local: bool,
     /// The device that it lies on, where it has an identity.
     pub device: Option<DeviceUuid>,
     /// The driver's identity; zeros for a memfd.
@@ -202,6 +204,7 @@ impl SharedBuffer {
             granule_bytes: export.granule_bytes,
             kind: export.kind,
             dedicated: export.dedicated,
+            device_local: export.device_local,
             device: export.device,
             driver: export.driver,
             boot: BootId::current()?,
@@ -278,6 +281,7 @@ impl SharedBuffer {
             kind: description.kind,
             granule_bytes: description.granule_bytes,
             dedicated: description.dedicated,
+            device_local: description.device_local,
             device: description.device,
             driver: description.driver,
         })

@@ -182,6 +182,7 @@ fn by_token(way: HandleKind) -> (SharedBuffer, std::io::PipeReader) {
         kind: 3,
         granule_bytes: 2 << 20,
         dedicated: true,
+        device_local: true,
         device: None,
         driver: [9; 16],
     };

@@ -69,6 +69,13 @@ pub(crate) struct Has {
 }
 
 impl Physical {
+    /// Whether a kind of memory is the device's own.
+    pub(crate) fn is_device_local(&self, kind: usize) -> bool {
+        let flags =
+            self.types.get(kind).map(|&index| self.memory.memory_types[index as usize].property_flags);
+        flags.is_some_and(|flags| flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL))
+    }
+
     /// Reads all about a physical device.
     pub(crate) fn read(instance: &ash::Instance, raw: vk::PhysicalDevice, ordinal: u32) -> Result<Physical> {
         let mut vulkan11 = vk::PhysicalDeviceVulkan11Properties::default();

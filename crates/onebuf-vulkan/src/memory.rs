@@ -411,6 +411,7 @@ impl Memory for VulkanMemory {
             kind,
             granule_bytes: 1,
             dedicated: true,
+            device_local: self.shared.physical.is_device_local(kind),
             device,
             driver,
         })

@@ -219,7 +219,11 @@ impl Hold {
         }
         self.partners.bring(&self.claim.storage.device.shared, &mut self.after)?;
         let storage = &self.claim.storage;
-        let Some(staging) = &self.staging else { return storage.memory.flush(self.offset, self.size) };
+        let Some(staging) = &self.staging else {
+            storage.memory.flush(self.offset, self.size)?;
+            self.push_through_bus();
+            return Ok(());
+        };
         let device = &storage.device.shared;
         staging.memory.flush(0, self.size)?;
         let (from, to) = (staging.part(0, self.size), storage.part(self.offset, self.size));
@@ -227,6 +231,20 @@ impl Hold {
         self.claim.lock().record(device, true, ticket, Order::ByHazards);
         staging.state.lock().record(device, false, ticket, Order::ByHazards);
         Ok(())
+    }
+
+    /// What the CPU wrote through a bus window is on its way there. The driver whose window it is sees to it when work is
+    /// submitted; another device, or another process, that has the memory has no part in that. A read comes back behind all
+    /// writes before it.
+    fn push_through_bus(&self) {
+        let storage = &self.claim.storage;
+        let window = matches!(storage.spot.path, HostPath::ResizableBar | HostPath::BarWindow);
+        if !window || self.size == 0 || (self.partners.is_empty() && storage.object.get().is_none()) {
+            return;
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+        // SAFETY: the byte is in the range of the hold, which is mapped and the claim's alone.
+        let _ = unsafe { self.pointer.add(self.size as usize - 1).read_volatile() };
     }
 
     fn wait(&self, tickets: &[Ticket], patience: Patience) -> Result<()> {

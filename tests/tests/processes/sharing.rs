@@ -55,6 +55,7 @@ fn parse(text: &str) -> Export {
         kind,
         granule_bytes,
         dedicated,
+        device_local: true,
         device,
         driver,
     }
