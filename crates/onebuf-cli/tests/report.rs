@@ -135,7 +135,8 @@ fn what_is_advertised_passes_and_has_figures() {
                 assert_eq!(verified["detail"], "not advertised");
             }
             let tested =
-                ["unified", "uma", "host-mapped", "host-import", "workgroup", "process"].contains(&name);
+                ["unified", "uma", "host-mapped", "host-import", "workgroup", "process", "framework"]
+                    .contains(&name);
             if claimed && tested && semantic["permitted"]["value"] != "no" {
                 assert_eq!(verified["outcome"], "passed", "{semantic}");
                 assert!(verified["ms"].as_f64().unwrap() > 0.0);
@@ -221,7 +222,7 @@ fn a_driver_that_runs_nothing_fails() {
     let report = json(&mut command, 1);
     check_schema(&report);
     let device = &report["devices"][0];
-    for name in ["uma", "workgroup", "process"] {
+    for name in ["uma", "workgroup", "process", "framework"] {
         assert_eq!(semantic(device, name)["verified"]["outcome"], "failed");
     }
     let all = device["semantics"].as_array().unwrap();

@@ -153,7 +153,7 @@ fn whatever_clients_ask_the_broker_keeps_the_rules() {
     let (mut tally, mut random) = Tally::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broker");
-    let quota = Quota { names: 3, bytes: 10 * BYTES };
+    let quota = Quota { names: 2, bytes: 10 * BYTES };
     let broker = Broker::bind(&path, Peers::SameUser, Limits { quota, ..Limits::default() }).unwrap();
     let (stopped, stop) = std::io::pipe().unwrap();
     let thread = std::thread::spawn(move || broker.run(stopped.as_fd()));
