@@ -32,6 +32,9 @@ fn check_schema(findings: &Value) {
         "memlock",
         "open-files",
         "container",
+        "sharing-memory",
+        "sharing-sockets",
+        "sharing-shm",
         "cuda-library",
         "nvrtc",
         "validation-layer",
@@ -53,6 +56,12 @@ fn a_machine_with_a_device_can_run() {
     assert!(loader["evidence"][0].as_str().unwrap().contains("libvulkan.so"), "{loader}");
     assert!(checks(&findings, "vulkan-driver").iter().any(|check| check["status"] == "ok"));
     assert!(findings["checks"].as_array().unwrap().iter().all(|check| check["status"] != "fail"));
+    assert_eq!(checks(&findings, "sharing-memory")[0]["status"], "ok");
+    let shared = checks(&findings, "sharing-device");
+    assert!(
+        shared.iter().any(|check| check["finding"].as_str().unwrap().contains("can be shared as")),
+        "{shared:?}"
+    );
     let out = text(&expect(&mut onebuf(&["doctor"]), 0).stdout);
     assert!(out.lines().any(|line| line.starts_with("ok    vulkan-loader")), "{out}");
 }

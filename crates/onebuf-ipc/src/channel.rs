@@ -16,6 +16,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::peer::my_uid;
+pub use crate::peer::{Peer, Peers};
 use crate::share::{Description, SharedBuffer};
 use crate::wire::{self, MAX_FDS, MAX_PACKET_BYTES, Message, VERSIONS};
 
@@ -24,47 +26,6 @@ const MOST_SENT_FDS: usize = 253;
 
 /// How long a side waits for the other one, unless it is told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The process at the other end, as the kernel knew it when it connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its process id.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
-}
-
-/// Who may be at the other end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Peers {
-    /// Processes of this process's user.
-    #[default]
-    SameUser,
-    /// Processes of these users.
-    Users(Vec<u32>),
-    /// Anybody who can reach the socket.
-    Anyone,
-}
-
-impl Peers {
-    pub(crate) fn check(&self, peer: Peer) -> Result<()> {
-        let allowed = match self {
-            Peers::SameUser => peer.uid == my_uid(),
-            Peers::Users(users) => users.contains(&peer.uid),
-            Peers::Anyone => true,
-        };
-        if allowed {
-            return Ok(());
-        }
-        Err(Error::Refused(format!("process {} is of user {}, who is not allowed here", peer.pid, peer.uid)))
-    }
-}
-
-fn my_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
 
 /// A connection to one other process. Each call ends in bounded time: [`Error::Timeout`] for a peer that stalls,
 /// [`Error::PeerGone`] for one that is gone.
@@ -142,13 +103,7 @@ impl Channel {
 
     /// A channel on which nothing was said yet.
     pub(crate) fn unheard(socket: OwnedFd, patience: Duration) -> Result<Channel> {
-        let credentials = rustix::net::sockopt::socket_peercred(&socket)
-            .map_err(|error| Error::os("SO_PEERCRED", &error.into()))?;
-        let peer = Peer {
-            pid: credentials.pid.as_raw_nonzero().get(),
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-        };
+        let peer = Peer::of(socket.as_fd())?;
         Ok(Channel { socket, peer, version: *VERSIONS.end(), patience })
     }
 
@@ -288,7 +243,7 @@ impl Channel {
     }
 
     pub(crate) fn gone(&self) -> Error {
-        Error::PeerGone(format!("process {} has closed its end, or died", self.peer.pid))
+        Error::PeerGone(format!("{} has closed its end, or died", self.peer))
     }
 
     pub(crate) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {

@@ -105,7 +105,7 @@ impl Counters {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let what = format!("process {}", channel.peer().pid);
+                let what = channel.peer().to_string();
                 return Err(Error::Timeout { what, after_ms: limit.as_millis() as u64 });
             }
             match futex::wait(bell, futex::Flags::empty(), rung, Some(&timespec(left.min(LOOK)))) {

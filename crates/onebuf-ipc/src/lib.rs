@@ -21,12 +21,14 @@ pub mod counters;
 mod fd;
 mod map;
 pub mod memfd;
+mod peer;
 pub mod ring;
 pub mod share;
 pub mod wire;
 
-pub use channel::{Channel, Listener, Peer, Peers};
+pub use channel::{Channel, Listener};
 pub use counters::Counters;
 pub use map::Mapping;
 pub use memfd::Memfd;
+pub use peer::{Peer, Peers};
 pub use share::{BootId, Description, ObjectId, ObjectKey, SharedBuffer};

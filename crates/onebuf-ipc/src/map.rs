@@ -1,4 +1,4 @@
-//! The one place of this crate with unsafe code: files mapped into memory, and counters in them.
+//! Files mapped into memory, and counters in them: unsafe code, of which this crate has no other but one call in `peer`.
 
 #![allow(unsafe_code)]
 

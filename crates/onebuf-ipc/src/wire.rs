@@ -82,8 +82,8 @@ impl Message {
             | Message::Share { name: text, .. }
             | Message::Note { text } => text,
             Message::Request(request) => request.name(),
-            // A broker's texts are names, which it has checked.
-            Message::Ring { .. } | Message::Answer(_) => return Ok(()),
+            Message::Answer(answer) => return answer.check(),
+            Message::Ring { .. } => return Ok(()),
         };
         Error::check_limit("bytes of text in a message", text.len() as u64, MAX_TEXT_BYTES as u64)
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use onebuf_core::Error;
 use onebuf_ipc::broker::{Broker, Client, Limits, Quota, Request};
 use onebuf_ipc::wire::Message;
-use onebuf_ipc::{Channel, Peers, SharedBuffer};
+use onebuf_ipc::{Channel, Listener, Peers, SharedBuffer};
 use support::{descriptors, hello, packet, send_raw, share};
 
 /// The tests run one by one, since some count descriptors.
@@ -224,6 +224,42 @@ fn another_user_is_not_served() {
     }
     drop(stop);
     thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_list_of_a_broker_that_lies_has_an_end() {
+    let _serial = SERIAL.lock();
+    use onebuf_ipc::broker::{Answer, Entry, Holder};
+    let entry = |name: &str| Entry {
+        name: name.into(),
+        producer: Holder { pid: 1, uid: 0 },
+        alive: true,
+        way: onebuf_core::HandleKind::Memfd,
+        view_bytes: 1,
+        allocation_bytes: 1,
+        held: 0,
+        holders: Vec::new(),
+    };
+    let long = "n".repeat(1025);
+    for names in [vec!["a"], vec!["b", "a"], vec!["a", "a"], vec![long.as_str()], vec!["a"; 33]] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broker");
+        let listener = Listener::bind(&path, Peers::SameUser).unwrap();
+        let entries = names.iter().map(|name| entry(name)).collect();
+        let body = serde_json::to_vec(&Message::Answer(Answer::Names { entries, more: true })).unwrap();
+        // The same page, for as long as somebody asks.
+        let server = std::thread::spawn(move || {
+            let channel = listener.accept(LIMIT).unwrap();
+            while send_raw(&channel, &packet(1, 0, &body), &[]) != Err(rustix::io::Errno::PIPE) {
+                std::thread::yield_now();
+            }
+        });
+        let mut client = Client::connect(&path, &Peers::SameUser).unwrap();
+        let listed = client.list();
+        assert!(matches!(listed, Err(Error::Protocol(_))), "{names:?}: {listed:?}");
+        drop(client);
+        server.join().unwrap();
+    }
 }
 
 /// A connection whose closing takes as long as its maker says, since nobody reads what it sent; with its other end.

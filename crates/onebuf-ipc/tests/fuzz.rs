@@ -18,16 +18,16 @@ use onebuf_ipc::ring::{Consumer, Producer};
 use onebuf_ipc::{Channel, Memfd, Peers, SharedBuffer};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
-use support::fuzzing::{BYTES, Objects, Tally, check_sound};
+use support::fuzzing::{BYTES, Objects, Tally, check_sound, way};
 use support::mutate::{changed, every_message};
-use support::{descriptors, hello, packet, send_raw, share};
+use support::{descriptors, hello, hello_of, packet, send_raw, share};
 
 /// The tests run one by one, since they count descriptors.
 static SERIAL: Mutex<()> = Mutex::new(());
 
 const LIMIT: Duration = Duration::from_secs(2);
 /// Reasons of the checks that hold a description against itself and against its descriptor.
-const SHARE_REASONS: [&str; 14] = [
+const SHARE_REASONS: [&str; 18] = [
     "missing field",
     "unknown field",
     "invalid type",
@@ -41,17 +41,17 @@ const SHARE_REASONS: [&str; 14] = [
     "not sealed against shrinking",
     "not open for reading and writing",
     "of kind Fifo",
+    "with no token",
+    "is no lease",
+    "is no pool",
+    "descriptor(s) of a share by",
     "anybody may truncate",
 ];
-
-fn carries_a_descriptor(message: &Value) -> usize {
-    let with = ["/share", "/ring", "/request/publish", "/answer/share"];
-    usize::from(with.iter().any(|path| message.pointer(path).is_some()))
-}
 
 /// How a peer's first message is heard: as a share, a note, a ring, or a hello.
 fn listen(
     random: &mut Rng,
+    version: u16,
     one: OwnedFd,
     two: &OwnedFd,
     tally: &mut Tally,
@@ -59,7 +59,7 @@ fn listen(
 ) {
     let greets = random.u8(0..8) > 0;
     if greets {
-        send_raw(two, &hello(), &[]).unwrap();
+        send_raw(two, &hello_of(version), &[]).unwrap();
     } else {
         send(random, two);
     }
@@ -111,21 +111,21 @@ fn whatever_a_peer_says_is_a_message_or_an_error() {
     while start.elapsed() < support::fuzz_time() {
         let (one, two) = Channel::socket_pair().unwrap();
         let mut ring_is_next = true;
+        let version = random.u16(1..3);
         let mut send = |random: &mut Rng, socket: &OwnedFd| {
             let message = match random.u8(0..10) {
                 0 => &messages[random.usize(0..messages.len())],
                 1 | 2 if std::mem::take(&mut ring_is_next) => rings[0],
-                _ => shares[0],
+                _ => shares[random.usize(0..shares.len())],
             };
-            let fds = objects.pick(random, carries_a_descriptor(message));
-            let bytes = changed(random, message, &messages, fds.len());
+            let fds = objects.pick(random, message);
+            let bytes = changed(random, version, message, &messages, fds.len());
             sent += u64::from(send_raw(socket, &bytes, &fds).is_ok());
         };
-        listen(&mut random, one, &two, &mut tally, &mut send);
+        listen(&mut random, version, one, &two, &mut tally, &mut send);
     }
     tally.sent = sent;
-    objects.shrinker.end();
-    drop((objects.wrong, objects.good, objects.shrinking));
+    objects.end();
     assert_eq!(descriptors(), before, "seed {}: descriptors leaked", tally.seed);
     tally.end(&[
         &SHARE_REASONS,
@@ -141,7 +141,7 @@ fn whatever_a_peer_says_is_a_message_or_an_error() {
             "a body of",
             "does not begin as one of onebuf",
             "a packet longer than",
-            "descriptor in a message",
+            "descriptors in a message",
             "was agreed on",
         ],
     ]);
@@ -153,7 +153,7 @@ fn whatever_clients_ask_the_broker_keeps_the_rules() {
     let (mut tally, mut random) = Tally::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broker");
-    let quota = Quota { names: 3, bytes: 10 * BYTES };
+    let quota = Quota { names: 2, bytes: 10 * BYTES };
     let broker = Broker::bind(&path, Peers::SameUser, Limits { quota, ..Limits::default() }).unwrap();
     let (stopped, stop) = std::io::pipe().unwrap();
     let thread = std::thread::spawn(move || broker.run(stopped.as_fd()));
@@ -161,7 +161,7 @@ fn whatever_clients_ask_the_broker_keeps_the_rules() {
     let names = ["n", "m", "kept", &"l".repeat(128)];
     let messages = every_message(&objects.good, &names);
     let mut requests: Vec<Value> = messages.iter().filter(|m| m.get("request").is_some()).cloned().collect();
-    let publishes: Vec<Value> = requests.iter().filter(|m| carries_a_descriptor(m) > 0).cloned().collect();
+    let publishes: Vec<Value> = requests.iter().filter(|m| way(m).is_some()).cloned().collect();
     requests.extend(publishes.iter().cycle().take(4 * publishes.len()).cloned());
     // What somebody else published stays as it was.
     let mut kept = Client::connect(&path, &Peers::SameUser).unwrap();
@@ -170,22 +170,27 @@ fn whatever_clients_ask_the_broker_keeps_the_rules() {
     let before = descriptors();
     let start = Instant::now();
     while start.elapsed() < support::fuzz_time() {
-        let mut strangers: Vec<(OwnedFd, bool)> =
-            (0..random.usize(1..4)).map(|_| (stranger(&path, random.u8(0..20) > 0), true)).collect();
+        let come = |random: &mut Rng| {
+            let version = random.u16(1..3);
+            let greets = random.u8(0..20) > 0;
+            (stranger(&path, greets.then_some(version)), version, true)
+        };
+        let mut strangers: Vec<(OwnedFd, u16, bool)> =
+            (0..random.usize(1..4)).map(|_| come(&mut random)).collect();
         for _ in 0..random.usize(1..80) {
             let at = random.usize(0..strangers.len());
-            let (socket, reads) = &mut strangers[at];
+            let (socket, version, reads) = &mut strangers[at];
             let among = if random.u8(0..30) == 0 { &messages } else { &requests };
             let message = &among[random.usize(0..among.len())];
-            let fds = objects.pick(&mut random, carries_a_descriptor(message));
-            let bytes = changed(&mut random, message, &messages, fds.len());
+            let fds = objects.pick(&mut random, message);
+            let bytes = changed(&mut random, *version, message, &messages, fds.len());
             // Its own user may take a name away; nothing else that is said of it may.
             let text = String::from_utf8_lossy(&bytes);
             if text.contains("release") && text.contains("kept") {
                 continue;
             }
             if send_raw(&*socket, &bytes, &fds).is_err() {
-                strangers[at] = (stranger(&path, true), true);
+                strangers[at] = come(&mut random);
                 continue;
             }
             tally.sent += 1;
@@ -230,27 +235,21 @@ fn whatever_clients_ask_the_broker_keeps_the_rules() {
     }
     drop(stop);
     thread.join().unwrap().unwrap();
-    objects.shrinker.end();
+    objects.end();
     tally.end(&[
         &SHARE_REASONS,
-        &[
-            "a name has",
-            "is taken",
-            "has published",
-            "neither holds nor published",
-            "there is no _",
-            "no descriptor came",
-        ],
+        &["a name has", "is taken", "has published", "neither holds nor published", "there is no _"],
         &["in place of a request", "no hello"],
     ]);
 }
 
-fn stranger(path: &std::path::Path, greets: bool) -> OwnedFd {
+/// A connection that has greeted with a version, or not.
+fn stranger(path: &std::path::Path, greets: Option<u16>) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    if greets {
-        let _ = send_raw(&socket, &hello(), &[]);
+    if let Some(version) = greets {
+        let _ = send_raw(&socket, &hello_of(version), &[]);
     }
     socket
 }
@@ -271,8 +270,8 @@ fn read_answers(socket: &OwnedFd, tally: &mut Tally) {
     }
 }
 
-/// A broker that says anything: each connection gets a hello and the packets that were sent to it.
-type Lies = Vec<(Vec<u8>, Option<OwnedFd>)>;
+/// What a broker that says anything sends to one connection: a hello of a version, and packets.
+type Lies = (u16, Vec<(Vec<u8>, Vec<OwnedFd>)>);
 
 fn lying_broker(path: &std::path::Path, lies: Receiver<Lies>) -> std::thread::JoinHandle<()> {
     let kind = SocketType::SEQPACKET;
@@ -280,11 +279,11 @@ fn lying_broker(path: &std::path::Path, lies: Receiver<Lies>) -> std::thread::Jo
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     rustix::net::listen(&socket, 8).unwrap();
     std::thread::spawn(move || {
-        for lies in lies {
+        for (version, lies) in lies {
             let client = rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
-            let _ = send_raw(&client, &hello(), &[]);
-            for (bytes, fd) in lies {
-                let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
+            let _ = send_raw(&client, &hello_of(version), &[]);
+            for (bytes, fds) in lies {
+                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
                 let _ = send_raw(&client, &bytes, &fds);
             }
         }
@@ -306,17 +305,18 @@ fn whatever_a_broker_answers_a_client_survives() {
     let mine = share(64);
     let start = Instant::now();
     while start.elapsed() < support::fuzz_time() {
-        let lies: Lies = (0..12)
+        let version = random.u16(1..3);
+        let lies: Vec<_> = (0..12)
             .map(|_| {
                 let among = if random.u8(0..20) == 0 { &messages } else { &answers };
                 let message = &among[random.usize(0..among.len())];
-                let fd = objects.pick(&mut random, carries_a_descriptor(message)).first().copied();
-                let fd = fd.map(|fd| fd.try_clone_to_owned().unwrap());
-                (changed(&mut random, message, &messages, usize::from(fd.is_some())), fd)
+                let fds = objects.pick(&mut random, message);
+                let fds: Vec<OwnedFd> = fds.into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+                (changed(&mut random, version, message, &messages, fds.len()), fds)
             })
             .collect();
         tally.sent += lies.len() as u64;
-        say.send(lies).unwrap();
+        say.send((version, lies)).unwrap();
         let mut client = Client::connect(&path, &Peers::SameUser).unwrap();
         client.set_patience(Duration::from_millis(50));
         for _ in 0..12 {
@@ -341,8 +341,8 @@ fn whatever_a_broker_answers_a_client_survives() {
     }
     drop(say);
     thread.join().unwrap();
-    objects.shrinker.end();
-    drop((objects.wrong, objects.good, objects.shrinking, mine));
+    objects.end();
+    drop(mine);
     assert_eq!(descriptors(), before, "seed {}: descriptors leaked", tally.seed);
     tally.end(&[
         &[

@@ -5,6 +5,7 @@ use std::time::Duration;
 use onebuf::{DeviceKind, Registry};
 use serde::{Deserialize, Serialize};
 
+use super::sharing::Party;
 use super::{Check, Status, nodes};
 use crate::child::{self, Ended};
 
@@ -30,6 +31,12 @@ struct Device {
     api: String,
     /// Why it is not taken, or why it cannot be opened.
     refused: Option<String>,
+    id: String,
+    uuid: Option<String>,
+    /// By which ways its memory leaves a process.
+    ways: Vec<String>,
+    /// It takes the program's own pages.
+    imports: bool,
 }
 
 /// The devices, or how the attempt to list them ended.
@@ -65,16 +72,26 @@ pub(crate) fn here() -> crate::error::Result<()> {
     let listing = registry.adapters();
     let devices = listing.adapters.iter().map(|adapter| {
         let info = &adapter.info;
-        let refused = match &adapter.rejected {
-            Some(reason) => Some(reason.clone()),
-            None => registry.open(&info.id.to_string()).err().map(|error| error.to_string()),
+        let opened = match &adapter.rejected {
+            Some(reason) => Err(reason.clone()),
+            None => registry.open(&info.id.to_string()).map_err(|error| error.to_string()),
         };
+        let mut ways: Vec<String> = Vec::new();
+        for kind in opened.iter().flat_map(|device| device.profile().memory) {
+            ways.extend(kind.export.iter().map(|way| way.name().to_owned()));
+        }
+        ways.sort();
+        ways.dedup();
         Device {
             title: format!("{}: {}", info.id, info.name),
             kind: info.kind,
             driver: info.driver.clone(),
             api: info.api.clone(),
-            refused,
+            refused: opened.err(),
+            id: info.id.to_string(),
+            uuid: info.uuid.map(|uuid| uuid.to_string()),
+            ways,
+            imports: info.limits.host_import_alignment_bytes > 0,
         }
     });
     let default = registry.default_choice();
@@ -94,6 +111,21 @@ impl Listed {
     /// Some device can run kernels.
     pub(super) fn usable(&self) -> bool {
         self.found.as_ref().is_ok_and(|found| found.devices.iter().any(|device| device.refused.is_none()))
+    }
+
+    /// The usable devices, as those see them who share their memory.
+    pub(super) fn parties(&self) -> Vec<Party> {
+        let devices = self.found.iter().flat_map(|found| &found.devices);
+        let usable = devices.filter(|device| device.refused.is_none());
+        let party = |device: &Device| Party {
+            id: device.id.clone(),
+            kind: device.kind,
+            driver: device.driver.clone(),
+            uuid: device.uuid.clone(),
+            ways: device.ways.clone(),
+            imports: device.imports,
+        };
+        usable.map(party).collect()
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {
@@ -150,7 +182,7 @@ impl Listed {
 }
 
 fn device_check(device: &Device, bad: Status) -> Check {
-    let Device { title, kind, driver, api, refused } = device;
+    let Device { title, kind, driver, api, refused, .. } = device;
     let about = format!("{driver}, {api}");
     match refused {
         None => Check::ok(ID, format!("{title} ({kind})")).because(about),

@@ -6,6 +6,7 @@ mod library;
 mod limits;
 mod nodes;
 mod nvidia;
+mod sharing;
 mod vulkan;
 
 use serde::Serialize;
@@ -107,6 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     checks.extend(listed.checks());
     checks.extend(nodes::checks());
     checks.extend(limits::checks());
+    checks.extend(sharing::checks(&listed.parties()));
     checks.extend(cuda::checks());
     checks.push(vulkan::validation_layer(&environment));
     let findings = Findings { schema: "onebuf.doctor/1", can_run, checks };

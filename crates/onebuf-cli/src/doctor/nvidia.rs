@@ -293,7 +293,7 @@ fn mig(index: usize, card: &Card) -> Option<Check> {
     (card.mig == "Enabled").then(|| {
         Check::ok(
             "cuda-mig",
-            format!("GPU {index} is split into slices (MIG); a process sees one, with its own memory, and no peers"),
+            format!("GPU {index} is split into slices (MIG); a process sees one, with its own memory, and no peers; its memory is shared only by processes on the same slice"),
         )
         .because(format!("{}, {}", card.name, card.uuid))
         .remedy("CUDA_VISIBLE_DEVICES=MIG-... chooses one; `nvidia-smi -L` lists them")

@@ -133,7 +133,7 @@ fn device_report(
         None => registry.open(&id).map_err(|error| error.to_string()),
     };
     let (facts, memory) = match &opened {
-        Ok(device) => (device.semantics(), memory_report(device)),
+        Ok(device) => (complete(device.semantics()), memory_report(device)),
         Err(reason) => (
             Semantic::ALL.map(|semantic| unusable(semantic, reason)).into(),
             MemoryReport { total_bytes: info.memory_bytes, budget_bytes: None, kinds: Vec::new() },
@@ -201,6 +201,27 @@ fn unusable(semantic: Semantic, reason: &str) -> SemanticFacts {
     }
 }
 
+/// The facts of every semantic, in their order. What a backend says nothing of is not there, and the evidence says so.
+fn complete(mut facts: Vec<SemanticFacts>) -> Vec<SemanticFacts> {
+    Semantic::ALL
+        .into_iter()
+        .map(|semantic| match facts.iter().position(|fact| fact.semantic == semantic) {
+            Some(at) => facts.swap_remove(at),
+            None => {
+                let evidence = vec![Evidence::new("the backend", "says nothing of it")];
+                SemanticFacts {
+                    semantic,
+                    level: None,
+                    advertised: Fact::new(Answer::No, evidence.clone()),
+                    permitted: Fact::new(Answer::No, evidence),
+                    class: None,
+                    summary: "the backend says nothing of it".into(),
+                }
+            }
+        })
+        .collect()
+}
+
 /// Why the device could not be opened, if so.
 fn unusable_because(device: &DeviceReport) -> Option<&str> {
     let evidence = device.semantics.first()?.advertised.evidence.first()?;
@@ -231,5 +252,27 @@ fn workgroup_report(info: &DeviceInfo) -> WorkgroupReport {
         max_invocations: limits.max_workgroup_invocations,
         max_size: limits.max_workgroup_size,
         subgroup_size: limits.subgroup_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_semantic_has_its_facts() {
+        assert!(complete(Vec::new()).iter().map(|fact| fact.semantic).eq(Semantic::ALL));
+        // In any order, and with some missing.
+        let said: Vec<SemanticFacts> =
+            Semantic::ALL.into_iter().rev().skip(2).map(|semantic| unusable(semantic, "a test")).collect();
+        let facts = complete(said);
+        assert!(facts.iter().map(|fact| fact.semantic).eq(Semantic::ALL));
+        let silent = facts.iter().filter(|fact| fact.summary.contains("says nothing")).count();
+        assert_eq!((silent, facts[0].summary.as_str()), (2, "the device cannot be used"));
+        // Each has an outcome with a reason, without a driver that could be asked.
+        for fact in &facts {
+            let verified = verify::verify("habit:0", fact);
+            assert_eq!((verified.outcome, verified.detail.is_empty()), (Outcome::Skipped, false));
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onebuf_core::{Error, Result};
 
-use super::{Answer, Entry, Request};
+use super::{Answer, Entry, MOST_LISTED, Request};
 use crate::channel::{Channel, Peers, unexpected};
 use crate::share::SharedBuffer;
 use crate::wire::Message;
@@ -67,7 +67,7 @@ impl Client {
     /// Every name, in order, without holders.
     ///
     /// # Errors
-    /// [`Error::PeerGone`]; [`Error::Timeout`].
+    /// [`Error::Protocol`] where the broker's list is in no order, or has no end; [`Error::PeerGone`]; [`Error::Timeout`].
     pub fn list(&mut self) -> Result<Vec<Entry>> {
         let mut all: Vec<Entry> = Vec::new();
         loop {
@@ -75,6 +75,12 @@ impl Client {
             match self.ask(Request::List { after }, &[])?.0 {
                 Answer::Names { entries, more } => {
                     let ends = !more || entries.is_empty();
+                    let last = all.last().into_iter().chain(&entries);
+                    if !last.is_sorted_by(|a, b| a.name < b.name) || all.len() >= MOST_LISTED {
+                        return Err(Error::Protocol(
+                            "the broker's list is in no order, or has no end".into(),
+                        ));
+                    }
                     all.extend(entries);
                     if ends {
                         return Ok(all);

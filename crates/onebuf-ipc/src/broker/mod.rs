@@ -28,6 +28,10 @@ pub const MAX_NAME_BYTES: usize = 128;
 /// The most names in one answer; a list goes on from the last one.
 pub(crate) const PAGE: usize = 32;
 
+/// The most names that a client takes for a list: twice the most descriptors that a process may have, where nobody changed
+/// that.
+pub(crate) const MOST_LISTED: usize = 1 << 21;
+
 /// The most holders that are named one by one.
 pub(crate) const MAX_HOLDERS: usize = 64;
 
@@ -112,6 +116,23 @@ pub enum Answer {
         /// Its name.
         name: String,
     },
+}
+
+impl Answer {
+    /// A name is as short as the broker lets anybody publish it. A reason may quote a whole request.
+    pub(crate) fn check(&self) -> Result<()> {
+        let of_name =
+            |name: &String| Error::check_limit("bytes of a name", name.len() as u64, MAX_NAME_BYTES as u64);
+        match self {
+            Answer::Names { entries, .. } => {
+                Error::check_limit("names in an answer", entries.len() as u64, PAGE as u64)?;
+                entries.iter().try_for_each(|entry| of_name(&entry.name))
+            }
+            Answer::Entry(entry) => of_name(&entry.name),
+            Answer::Gone { name } => of_name(name),
+            Answer::Done | Answer::Share { .. } | Answer::Refused { .. } => Ok(()),
+        }
+    }
 }
 
 /// A process that has a name's share.

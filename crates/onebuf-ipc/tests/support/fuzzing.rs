@@ -11,6 +11,7 @@ use onebuf_core::HandleKind;
 use onebuf_ipc::memfd::map_export;
 use onebuf_ipc::{BootId, Description, SharedBuffer};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use serde_json::Value;
 
 use super::share;
 
@@ -86,8 +87,22 @@ pub(crate) fn check_sound(share: &SharedBuffer) {
             // SAFETY: the byte is in the mapping; if its file is too short, the test dies, as it should.
             unsafe { pages.pointer().add(at).read_volatile() };
         }
-    } else {
-        assert!(!rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo(), "{told:?}");
+    }
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    assert_eq!(
+        (told.way.has_token(), told.way.has_token()),
+        (told.token.is_some(), kind.is_fifo()),
+        "{told:?}"
+    );
+    let descriptors = share.descriptors();
+    assert_eq!(descriptors.len(), if told.way == HandleKind::CudaPool { 2 } else { 1 }, "{told:?}");
+    if kind.is_fifo() {
+        // A lease: its maker waits for it to go.
+        assert_eq!(rustix::fs::fcntl_getfl(share).unwrap() & OFlags::RWMODE, OFlags::WRONLY);
+    }
+    for pool in &descriptors[1..] {
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(pool).unwrap().st_mode);
+        assert!(!(kind.is_file() || kind.is_fifo() || kind.is_socket() || kind.is_dir()), "{kind:?}");
     }
 }
 
@@ -121,7 +136,7 @@ impl Shrinker {
         file
     }
 
-    pub(crate) fn end(self) {
+    fn end(self) {
         drop(self.files);
         self.thread.join().unwrap();
     }
@@ -132,6 +147,9 @@ pub(crate) struct Objects {
     pub(crate) good: SharedBuffer,
     pub(crate) wrong: Vec<(&'static str, OwnedFd)>,
     pub(crate) shrinker: Shrinker,
+    /// What goes with memory that a token opens.
+    lease: OwnedFd,
+    pool: OwnedFd,
     /// The last file that shrinks.
     pub(crate) shrinking: Option<OwnedFd>,
 }
@@ -139,17 +157,50 @@ pub(crate) struct Objects {
 impl Objects {
     pub(crate) fn new() -> Objects {
         let good = share(BYTES);
-        Objects { good, wrong: super::wrong_descriptors(BYTES), shrinker: Shrinker::start(), shrinking: None }
+        Objects {
+            good,
+            wrong: super::wrong_descriptors(BYTES),
+            shrinker: Shrinker::start(),
+            // Nobody reads: a lease is only held.
+            lease: std::io::pipe().unwrap().1.into(),
+            pool: std::fs::File::open("/dev/null").unwrap().into(),
+            shrinking: None,
+        }
     }
 
-    pub(crate) fn pick(&mut self, random: &mut Rng, wanted: usize) -> Vec<BorrowedFd<'_>> {
-        let count = if random.u8(0..12) == 0 { [0, 1, 2, 5, 60][random.usize(0..5)] } else { wanted };
-        let picks: Vec<usize> = (0..count).map(|_| random.usize(0..3 * self.wrong.len())).collect();
-        if count > 0 && random.u8(0..10) == 0 {
+    /// Lets go of all.
+    pub(crate) fn end(self) {
+        self.shrinker.end();
+    }
+
+    /// Descriptors for a message.
+    pub(crate) fn pick(&mut self, random: &mut Rng, message: &Value) -> Vec<BorrowedFd<'_>> {
+        let (good, lease, pool) = (self.good.as_fd(), self.lease.as_fd(), self.pool.as_fd());
+        let mut fds = match way(message) {
+            Some("cuda-ipc") => vec![lease],
+            Some("cuda-pool") => vec![lease, pool],
+            Some(_) => vec![good],
+            None => Vec::new(),
+        };
+        if random.u8(0..12) == 0 {
+            fds.resize([0, 1, 2, 5, 60][random.usize(0..5)], good);
+        }
+        if !fds.is_empty() && random.u8(0..10) == 0 {
             self.shrinking = Some(self.shrinker.file());
             return self.shrinking.iter().map(AsFd::as_fd).collect();
         }
-        let good = &self.good;
-        picks.into_iter().map(|at| self.wrong.get(at).map_or(good.as_fd(), |(_, fd)| fd.as_fd())).collect()
+        for fd in &mut fds {
+            if random.u8(0..3) == 0 {
+                *fd = self.wrong[random.usize(0..self.wrong.len())].1.as_fd();
+            }
+        }
+        fds
     }
+}
+
+/// By which way the object of a message is opened, where it has one.
+pub(crate) fn way(message: &Value) -> Option<&str> {
+    let with = ["/share/description", "/request/publish/description", "/answer/share/description"];
+    let described = with.iter().find_map(|path| message.pointer(path)).and_then(|told| told["way"].as_str());
+    described.or_else(|| message.get("ring").map(|_| "memfd"))
 }

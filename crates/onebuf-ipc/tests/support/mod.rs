@@ -39,7 +39,12 @@ pub(crate) fn packet(version: u16, fds: u16, body: &[u8]) -> Vec<u8> {
 
 /// A hello of version 1.
 pub(crate) fn hello() -> Vec<u8> {
-    packet(1, 0, br#"{"hello":{"release":"a stranger"}}"#)
+    hello_of(1)
+}
+
+/// A hello of a version.
+pub(crate) fn hello_of(version: u16) -> Vec<u8> {
+    packet(version, 0, br#"{"hello":{"release":"a stranger"}}"#)
 }
 
 /// Sends bytes and descriptors with no rules.

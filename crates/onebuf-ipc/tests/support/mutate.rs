@@ -2,7 +2,7 @@
 //! reach the checks behind the parser; then, now and then, as bytes, and so are headers.
 
 use fastrand::Rng;
-use onebuf_core::HandleKind;
+use onebuf_core::{HandleKind, Token};
 use onebuf_ipc::SharedBuffer;
 use onebuf_ipc::broker::{Answer, Entry, Holder, Request};
 use onebuf_ipc::wire::{MAX_PACKET_BYTES, MAX_TEXT_BYTES, Message};
@@ -13,6 +13,12 @@ use super::packet;
 /// One message of each kind that the protocol has, with the names and the share that a test uses.
 pub(crate) fn every_message(share: &SharedBuffer, names: &[&str]) -> Vec<Value> {
     let description = || share.description().clone();
+    // Of memory that the driver opens by a token there are no objects here, but descriptors of the right sort.
+    let of_way = |way: HandleKind| {
+        let token = way.has_token().then_some(Token([1; 64]));
+        onebuf_ipc::Description { way, token, ..description() }
+    };
+    let ways = [HandleKind::Memfd, HandleKind::Memfd, HandleKind::CudaIpc, HandleKind::CudaPool];
     let holder = Holder { pid: 1, uid: 0 };
     let entry = |name: &str| Entry {
         name: name.into(),
@@ -30,20 +36,22 @@ pub(crate) fn every_message(share: &SharedBuffer, names: &[&str]) -> Vec<Value> 
         Message::Ring { slots: 2 },
         Message::Note { text: "n".into() },
         Message::Answer(Answer::Done),
-        Message::Answer(Answer::Share { description: description() }),
         Message::Answer(Answer::Names {
             entries: names.iter().map(|name| entry(name)).collect(),
             more: false,
         }),
         Message::Answer(Answer::Refused { reason: "no".into() }),
     ];
+    messages.extend(ways.map(|way| Message::Answer(Answer::Share { description: of_way(way) })));
     for name in names {
         let name = || (*name).to_owned();
+        messages.extend(ways.map(|way| Message::Share { name: name(), description: of_way(way) }));
+        messages.extend(
+            ways.map(|way| Message::Request(Request::Publish { name: name(), description: of_way(way) })),
+        );
         messages.extend([
-            Message::Share { name: name(), description: description() },
             Message::Answer(Answer::Entry(entry(&name()))),
             Message::Answer(Answer::Gone { name: name() }),
-            Message::Request(Request::Publish { name: name(), description: description() }),
             Message::Request(Request::Open { name: name() }),
             Message::Request(Request::Close { name: name() }),
             Message::Request(Request::List { after: name() }),
@@ -55,7 +63,13 @@ pub(crate) fn every_message(share: &SharedBuffer, names: &[&str]) -> Vec<Value> 
 }
 
 /// A packet that carries `message`, changed in up to three places, and is said to come with `fds` descriptors.
-pub(crate) fn changed(random: &mut Rng, message: &Value, others: &[Value], fds: usize) -> Vec<u8> {
+pub(crate) fn changed(
+    random: &mut Rng,
+    version: u16,
+    message: &Value,
+    others: &[Value],
+    fds: usize,
+) -> Vec<u8> {
     let mut message = message.clone();
     for _ in 0..[0, 0, 1, 1, 1, 2, 3][random.usize(0..7)] {
         change_tree(random, &mut message, others);
@@ -65,7 +79,7 @@ pub(crate) fn changed(random: &mut Rng, message: &Value, others: &[Value], fds: 
         change_bytes(random, &mut body);
     }
     let said = if random.u8(0..30) == 0 { random.u16(..) } else { fds as u16 };
-    let version = if random.u8(0..60) == 0 { random.u16(0..4) } else { 1 };
+    let version = if random.u8(0..60) == 0 { random.u16(0..4) } else { version };
     let mut bytes = packet(version, said, &body);
     match random.u8(0..120) {
         0 => {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "wgpu")]
 mod api;
+mod framework;
 mod in_place;
 mod process;
 #[cfg(test)]
@@ -118,7 +119,7 @@ fn test_of(semantic: Semantic, device: &Device) -> TestResult {
         #[cfg(feature = "wgpu")]
         Semantic::Api if device.info().id.backend == "vulkan" => api::test(device),
         Semantic::Api => skip("this build has no bridge to another API to test with (feature `wgpu`)"),
-        Semantic::Framework => skip("it takes another library's tensor to test with"),
+        Semantic::Framework => framework::test(device),
         Semantic::Peer => {
             skip("onebuf copies between devices and uses no peer access, so there is nothing to test")
         }

@@ -104,8 +104,9 @@ impl backend::Device for Habitual {
     }
 
     fn allocate(&self, request: &Allocation) -> Result<Arc<dyn Memory>> {
-        let mut own = vec![0u32; request.size_bytes.div_ceil(4) as usize];
-        let address = own.as_mut_ptr().expose_provenance();
+        // At a multiple of 256 bytes, as drivers place it.
+        let mut own = vec![0u32; request.size_bytes.div_ceil(4) as usize + 64];
+        let address = own.as_mut_ptr().expose_provenance().next_multiple_of(256);
         Ok(Arc::new(Bytes { address, size_bytes: request.size_bytes, _own: own }))
     }
 
@@ -294,9 +295,19 @@ fn a_wrong_device_fails_in_place() {
 }
 
 #[test]
+fn a_right_device_passes_as_tensors() {
+    let detail = test_of(Semantic::Framework, &device(Habit::Right)).unwrap();
+    assert!(detail.contains("kDLCPU") && detail.contains("another program's tensor came in"), "{detail}");
+    for habit in [Habit::Idle, Habit::Short] {
+        let why = failure(test_of(Semantic::Framework, &device(habit)));
+        assert!(why.contains("what the device wrote, in the tensor: word"), "{habit:?}: {why}");
+    }
+}
+
+#[test]
 fn a_device_that_does_nothing_fails_every_test() {
     let device = device(Habit::Idle);
-    for semantic in [Semantic::Workgroup, Semantic::Process] {
+    for semantic in [Semantic::Workgroup, Semantic::Process, Semantic::Framework] {
         failure(test_of(semantic, &device));
     }
     // What nobody can test is skipped, and no pass.
@@ -336,6 +347,7 @@ fn devices_of_other_kinds_pass() {
         let simulated = Simulated::new(vulkan.clone(), options);
         let device = Device::from_backend(simulated.open(0).unwrap(), "a test");
         let mut semantics = semantics;
+        semantics.push(Semantic::Framework);
         if imports {
             semantics.push(Semantic::HostImport);
         }
