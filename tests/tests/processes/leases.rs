@@ -95,6 +95,9 @@ fn a_maker_that_lets_go_keeps_the_memory_for_the_others() {
         let child = child("importer", subject, way, listener);
         let mut channel = listener.accept(PATIENCE).unwrap();
         channel.set_patience(PATIENCE);
+        // A driver may keep what it opened for its first export of that size.
+        drop(shared(device, way, BYTES as usize / 4).unwrap().share().unwrap());
+        device.trim();
         let descriptors = resources::descriptors();
         let mine = shared(device, way, BYTES as usize / 4).unwrap();
         let words: Vec<u32> = (0..BYTES as u32 / 4).collect();
@@ -112,16 +115,18 @@ fn a_maker_that_lets_go_keeps_the_memory_for_the_others() {
         channel.send_note("the maker let go").unwrap();
         assert_eq!(channel.receive_note().unwrap(), "closed");
         drop(others);
-        // A driver may keep one that it opened for its first export.
         let back = lab::eventually(|| {
             device.trim();
-            device.shared_objects() == 0 && resources::descriptors() <= descriptors + 1
+            device.shared_objects() == 0 && resources::descriptors() <= descriptors
         });
         assert!(back, "{descriptors} descriptors became {}", resources::descriptors());
         drop(channel);
         process::finish(child, PATIENCE).expect_success();
     });
 }
+
+/// What is said in place of the truth.
+type Lie = Box<dyn Fn(&mut Description)>;
 
 /// A share that says something else than the one that came.
 fn retold(share: &SharedBuffer, lie: &dyn Fn(&mut Description)) -> onebuf::Result<SharedBuffer> {
@@ -137,7 +142,7 @@ fn lies_about_memory_of_another_process_are_refused() {
         let (device, way, channel) = at_home();
         let (_, share) = channel.receive_share().unwrap();
         let mut random = fastrand::Rng::with_seed(7);
-        let mut lies: Vec<Box<dyn Fn(&mut Description)>> = vec![
+        let mut lies: Vec<Lie> = vec![
             Box::new(|d| d.allocation_bytes = 1 << 40),
             Box::new(|d| d.allocation_bytes += 64 * d.granule_bytes),
             Box::new(|d| d.kind = 1000),
@@ -159,7 +164,7 @@ fn lies_about_memory_of_another_process_are_refused() {
         let before = (resources::descriptors(), device.memory().buffers);
         for (i, lie) in lies.iter().enumerate() {
             match retold(&share, lie).and_then(|share| open(&device, &share)) {
-                Err(Error::InvalidArgument(_)) => {}
+                Err(Error::InvalidArgument(_) | Error::OutOfMemory { .. }) => {}
                 other => panic!("lie {i}: {:?}", other.map(|_| ())),
             }
         }
@@ -169,15 +174,16 @@ fn lies_about_memory_of_another_process_are_refused() {
         let theirs = open(&device, &share).unwrap();
         assert!(theirs.read().unwrap().iter().all(|&word| word == 4711));
         drop(theirs);
-        // A word of the token that is turned, one at a time, opens nothing else, or the same memory.
+        // A token of which a byte is turned opens nothing, or some of the same memory, which begins as zeros.
         if let Some(token) = share.description().token {
             for at in 0..64 {
                 let mut turned = token;
                 turned.0[at] ^= 0x11;
                 match retold(&share, &|d| d.token = Some(turned)).and_then(|share| open(&device, &share)) {
-                    Err(Error::InvalidArgument(_)) => {}
+                    Err(Error::InvalidArgument(_) | Error::OutOfMemory { .. }) => {}
                     Ok(theirs) => {
-                        assert!(theirs.read().unwrap().iter().all(|&word| word == 4711), "byte {at}")
+                        let words = theirs.read().unwrap();
+                        assert!(words.iter().all(|&word| word == 4711 || word == 0), "byte {at}");
                     }
                     Err(other) => panic!("byte {at}: {other}"),
                 }
