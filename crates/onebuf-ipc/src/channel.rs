@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use onebuf_core::{Error, Result};
+use onebuf_core::{Error, HandleKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -243,7 +243,16 @@ impl Channel {
         // after the seals, since it could change before.
         let may_shrink =
             self.peer.uid != my_uid() && fds.first().is_some_and(|fd| crate::fd::may_shrink(fd.as_fd()));
+        let believed = self.peer.uid != my_uid() && description.way == HandleKind::CudaPool;
         let share = SharedBuffer::new(description, fds)?;
+        if believed {
+            // Driver 580 died of 64 bytes that no pool had given.
+            return Err(Error::InvalidArgument(
+                "the driver looks at no token of a pool before it uses it, and this one comes from another user; \
+                 share by opaque-fd"
+                    .into(),
+            ));
+        }
         if may_shrink {
             return Err(Error::InvalidArgument(
                 "the object can still be cut short, and comes from another user; share it as a memfd".into(),
