@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use onebuf_core::{Error, HandleKind, Result};
+use onebuf_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -243,15 +243,15 @@ impl Channel {
         // after the seals, since it could change before.
         let may_shrink =
             self.peer.uid != my_uid() && fds.first().is_some_and(|fd| crate::fd::may_shrink(fd.as_fd()));
-        let believed = self.peer.uid != my_uid() && description.way == HandleKind::CudaPool;
+        let believed = self.peer.uid != my_uid() && description.way.has_token();
         let share = SharedBuffer::new(description, fds)?;
         if believed {
-            // Driver 580 died of 64 bytes that no pool had given.
-            return Err(Error::InvalidArgument(
-                "the driver looks at no token of a pool before it uses it, and this one comes from another user; \
-                 share by opaque-fd"
-                    .into(),
-            ));
+            // Driver 580 died of 64 bytes that no pool had given, and mapped what was not there for a legacy handle of which
+            // a byte was turned.
+            return Err(Error::InvalidArgument(format!(
+                "the driver believes what a token of {} says, and this one comes from another user; share by opaque-fd",
+                share.description().way.name()
+            )));
         }
         if may_shrink {
             return Err(Error::InvalidArgument(

@@ -141,7 +141,7 @@ fn whatever_a_peer_says_is_a_message_or_an_error() {
             "a body of",
             "does not begin as one of onebuf",
             "a packet longer than",
-            "descriptor in a message",
+            "descriptors in a message",
             "was agreed on",
         ],
     ]);

@@ -153,8 +153,8 @@ fn lies_about_memory_of_another_process_are_refused() {
         } else {
             lies.pop();
         }
-        // The driver looks up a legacy handle. It believes the token of a pool, and died of a wrong one; so those are taken
-        // from processes of the same user alone.
+        // The driver looks up whose a legacy handle is, and believes the rest; it believes all of a pool's token, and died of
+        // a wrong one. So tokens are taken from processes of the same user alone.
         if way == HandleKind::CudaIpc {
             lies.push(Box::new(|d| d.token = Some(Token([0; 64]))));
             lies.push(Box::new(|d| d.token = Some(Token([0xff; 64]))));
@@ -182,21 +182,6 @@ fn lies_about_memory_of_another_process_are_refused() {
         let theirs = open(&device, &share).unwrap();
         assert!(theirs.read().unwrap().iter().all(|&word| word == 4711));
         drop(theirs);
-        // A handle of which a byte is turned opens nothing, or the same memory.
-        if let Some(token) = share.description().token.filter(|_| way == HandleKind::CudaIpc) {
-            for at in 0..64 {
-                let mut turned = token;
-                turned.0[at] ^= 0x11;
-                match retold(&share, &|d| d.token = Some(turned)).and_then(|share| open(&device, &share)) {
-                    Err(Error::InvalidArgument(_) | Error::OutOfMemory { .. }) => {}
-                    Ok(theirs) => {
-                        let words = theirs.read().unwrap();
-                        assert!(words.iter().all(|&word| word == 4711), "byte {at}");
-                    }
-                    Err(other) => panic!("byte {at}: {other}"),
-                }
-            }
-        }
         channel.send_note("done").unwrap();
         return;
     }
