@@ -15,7 +15,8 @@ use std::process::Command;
 const SUITE: [&str; 2] = ["onebuf-tests", "onebuf-cuda"];
 /// What Python's array libraries are tested with, where they are: a library, the scripts.
 const PEER: (&str, &str) = ("onebuf-dlpack-peer", "libonebuf_dlpack_peer.so");
-const SCRIPTS: [&str; 2] = ["tests/dlpack/dlpack.py", "crates/onebuf-bench/python/bench.py"];
+const SCRIPTS: [&str; 3] =
+    ["tests/dlpack/dlpack.py", "tests/dlpack/handles.py", "crates/onebuf-bench/python/bench.py"];
 /// An example that there is no room for; `onebuf report --verify` has wgpu and the device take turns too.
 const LEFT_OUT: &str = "wgpu_turns";
 /// The minor version of the oldest glibc 2 that the programs may ask for.

@@ -102,6 +102,7 @@ if wants command; then
   done
   if [ -n "$cuda" ] && command -v python3 >/dev/null && [ -f "$here/python/dlpack.py" ]; then
     beside dlpack-python python3 "$here/python/dlpack.py" "$here"/lib/*dlpack*.so
+    beside handles-python python3 "$here/python/handles.py" "$here"/lib/*dlpack*.so
   fi
   alone report "$here/bin/onebuf" report --verify --measure
 fi
@@ -110,7 +111,7 @@ if wants bench; then
   into() { "${@:2}" >"$1"; }
   export -f into
   rounds=${ROUNDS:-8}
-  bench=("$here/bin/onebuf" bench --rounds "$rounds" --json 1 2 3 4 5 6 --device)
+  bench=("$here/bin/onebuf" bench --rounds "$rounds" --json 1 2 3 4 5 6 7 --device)
   if [ -n "$cuda" ]; then
     alone bench-cuda bash -c 'into "$@"' - "$out/bench-cuda.json" "${bench[@]}" cuda
     if [ -f "$here/python/bench.py" ] && command -v python3 >/dev/null; then

@@ -19,6 +19,10 @@ pub enum Error {
     #[error("wgpu: {0}")]
     Peer(String),
 
+    /// The second process failed, or there is none.
+    #[error("the second process: {0}")]
+    Second(String),
+
     /// A contender computed something else than it should have.
     #[error("{who} gave a wrong result: {what}")]
     Wrong {

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `measure` | the method: rounds, turns, medians of ratios, the control |
 //! | `lines` | the benchmarks |
-//! | `raw`, `raw_cuda` | hand-written Vulkan, hand-written CUDA |
+//! | `raw`, `raw_cuda`, `raw_open` | hand-written Vulkan, hand-written CUDA |
+//! | `maker` | the second process of line 7 |
 //! | `peer` | wgpu, behind the feature `wgpu` |
 //! | `report` | figures, goals, JSON and table |
 //!
@@ -14,17 +15,20 @@
 
 mod error;
 mod lines;
+mod maker;
 mod measure;
 #[cfg(feature = "wgpu")]
 mod peer;
 mod raw;
 mod raw_cuda;
+mod raw_open;
 mod report;
 
 use onebuf::Device;
 
 pub use error::{Error, Result};
 pub use lines::LINES;
+pub use maker::{StartSecond, make};
 pub use report::{Line, Measured, PeerTime, Report};
 
 /// What to run.
@@ -34,11 +38,13 @@ pub struct Plan {
     pub lines: Vec<u32>,
     /// Rounds that count, at least one.
     pub rounds: usize,
+    /// How a second process is started, for line 7.
+    pub second: Option<StartSecond>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { lines: Vec::new(), rounds: 12 }
+        Plan { lines: Vec::new(), rounds: 12, second: None }
     }
 }
 
@@ -64,7 +70,7 @@ pub fn run(device: &Device, plan: &Plan, mut progress: impl FnMut(Progress)) -> 
         let lines: Vec<String> = LINES.iter().map(u32::to_string).collect();
         return Err(Error::NoSuchLine { asked, lines: lines.join(", ") });
     }
-    let setup = lines::Setup::new(device, plan.rounds.max(1))?;
+    let setup = lines::Setup::new(device, plan.rounds.max(1), plan.second)?;
     let mut measured = Vec::new();
     for (done, &line) in asked.iter().enumerate() {
         measured

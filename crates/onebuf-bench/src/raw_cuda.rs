@@ -91,6 +91,11 @@ impl RawCuda {
         Ok(Some(RawCuda { context, device, stream, architecture, garbage: RefCell::default() }))
     }
 
+    /// The driver's number of the device.
+    pub(crate) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
     /// Page-locked memory of the CPU, which the device reads over the bus.
     pub(crate) fn pinned(&self, bytes: u64) -> Result<CudaBuffer> {
         let (mut host, mut pointer) = (std::ptr::null_mut(), 0);
@@ -107,7 +112,7 @@ impl RawCuda {
     }
 
     /// The device's own memory.
-    pub(crate) fn device(&self, bytes: u64) -> Result<CudaBuffer> {
+    pub(crate) fn own(&self, bytes: u64) -> Result<CudaBuffer> {
         let mut pointer = 0;
         // SAFETY: the context is current, and the pointer is to a live integer; freed with `self`.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut pointer, bytes as usize) })?;

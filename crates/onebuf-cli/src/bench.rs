@@ -1,8 +1,12 @@
 //! `onebuf bench`: onebuf beside hand-written Vulkan or CUDA, and beside wgpu.
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+
 use onebuf::Device;
 use onebuf_bench::{LINES, Plan};
 
+use crate::child;
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -16,6 +20,7 @@ Lines:
    4  a 4-byte result, read by the CPU
    5  64 MiB to the device and back
    6  a buffer of 1 MiB made and dropped
+   7  memory of another process: opened, opened again, used by a kernel
   16  the same WGSL through onebuf's SPIR-V and wgpu's
 
 A ratio below 1 says that onebuf is faster. A line's control is onebuf beside itself: where it is not about 1, the
@@ -45,7 +50,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(name) => Device::open(name)?,
         None => Device::open_default()?,
     };
-    let plan = Plan { lines: options.lines.clone(), rounds: usize::from(options.rounds) };
+    let plan =
+        Plan { lines: options.lines.clone(), rounds: usize::from(options.rounds), second: Some(second) };
     let bar = output::progress(LINES.len() as u64);
     let report = onebuf_bench::run(&device, &plan, |progress| {
         bar.set_length(progress.of as u64);
@@ -58,4 +64,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         other => Error::Failed(other.to_string()),
     })?;
     if options.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+}
+
+/// The device for which the second process makes memory.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MakerOf {
+    device: String,
+}
+
+/// Starts the second process of line 7.
+fn second(device: &str, socket: OwnedFd) -> std::io::Result<Child> {
+    child::spawn(&["__child", "maker", device], Some(socket))
+        .map_err(|error| std::io::Error::other(error.to_string()))
+}
+
+/// The second process of line 7.
+pub(crate) fn maker_here(maker: &MakerOf) -> Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let socket = socket.map_err(|error| Error::io("the inherited socket", error))?;
+    onebuf_bench::make(&maker.device, socket).map_err(|error| Error::Failed(error.to_string()))
 }

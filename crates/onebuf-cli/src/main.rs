@@ -85,6 +85,8 @@ enum Child {
     Verify(report::TestOf),
     /// The second process of the self-test of `process`
     Peer(report::PeerOf),
+    /// The second process of a benchmark
+    Maker(bench::MakerOf),
     /// One measurement
     Measure(report::TestOf),
     /// The devices, for the doctor
@@ -122,6 +124,7 @@ fn dispatch(command: Command, validation: &log::Validation) -> Result<()> {
             match child {
                 Child::Verify(test) => report::verify_here(&test, validation),
                 Child::Peer(peer) => report::peer_here(&peer),
+                Child::Maker(maker) => bench::maker_here(&maker),
                 Child::Measure(test) => report::measure_here(&test),
                 Child::Devices => doctor::devices_here(),
                 Child::Library(library) => doctor::library_here(&library),

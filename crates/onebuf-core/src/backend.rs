@@ -181,6 +181,9 @@ pub trait Device: Any + Send + Sync {
     /// [`Error::Timeout`] when the time limit passes first; [`Error::DeviceLost`].
     fn wait(&self, tickets: &[Ticket], limit: Option<Duration>) -> Result<()>;
 
+    /// Lets go of what finished work still holds, and gives memory that is kept for later back to the driver.
+    fn trim(&self) {}
+
     /// Memory in use.
     fn memory_stats(&self) -> MemoryStats;
 

@@ -28,17 +28,6 @@ pub struct CudaDevice {
     pub(crate) shared: Arc<Shared>,
 }
 
-impl CudaDevice {
-    /// Gives the freed memory that the driver keeps for this device object back to the device.
-    pub fn trim(&self) {
-        if let Ok(_entered) = self.shared.enter() {
-            self.shared.collect();
-            tokens::collect();
-            self.shared.pool.trim();
-        }
-    }
-}
-
 impl Drop for CudaDevice {
     /// Waits for the work of streams that were dropped before it was done.
     fn drop(&mut self) {
@@ -110,6 +99,14 @@ impl Device for CudaDevice {
 
     fn wait(&self, tickets: &[Ticket], limit: Option<Duration>) -> Result<()> {
         stream::wait(&self.shared, tickets, limit)
+    }
+
+    fn trim(&self) {
+        if let Ok(_entered) = self.shared.enter() {
+            self.shared.collect();
+            tokens::collect();
+            self.shared.pool.trim();
+        }
     }
 
     fn memory_stats(&self) -> MemoryStats {

@@ -24,8 +24,6 @@ use crate::profile::Kind;
 use crate::shared::Shared;
 use crate::tokens::{self, Held};
 
-/// What onebuf's CUDA memory has in [`Export::driver`], by whichever way it leaves.
-
 /// Ranges of unified memory from this size on are moved to the CPU ahead of a guard.
 const PREFETCH_TO_HOST_BYTES: u64 = 1 << 20;
 

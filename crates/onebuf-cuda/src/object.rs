@@ -2,13 +2,13 @@
 //!
 //! Each is an allocation of its own, in whole granules, so that nothing of a neighbour goes with it. A legacy handle names
 //! the whole allocation behind an address, and `cuMemAlloc` puts small ones beside each other in one; a pool's descriptor opens
-//! the pool, so there is one for each shared buffer.
+//! the pool, so there is one for each shared buffer, and the buffer is all that the pool has.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUmemoryPool, CUresult};
+use cudarc::driver::sys::{self, CUmemoryPool, CUresult, CUstream};
 use onebuf_core::{Error, HandleKind, Result, Token};
 
 use crate::context::Context;
@@ -19,6 +19,9 @@ use crate::shared::Shared;
 
 /// Sizes are multiples of this many bytes: the driver's large pages.
 pub(crate) const GRANULE_BYTES: u64 = 2 << 20;
+
+/// What a pool takes from the device at once (driver 580). Where it takes more, the buffer grows to that.
+const POOL_CHUNK_BYTES: u64 = 32 << 20;
 
 /// An allocation of this process, or one of another that it opened. It is freed, or closed, with the value.
 pub(crate) struct Object {
@@ -42,35 +45,55 @@ type Answer<T> = std::result::Result<T, (&'static str, CUresult)>;
 impl Object {
     /// New memory of at least `bytes`, of unspecified contents. The context is current.
     pub(crate) fn create(shared: &Shared, way: HandleKind, bytes: u64) -> Answer<Object> {
-        let bytes = bytes.next_multiple_of(GRANULE_BYTES);
         let context = shared.context.clone();
         let mut object = Object { pointer: 0, bytes, way, opened: false, pool: None, context };
-        let stream = shared.pool.stream;
         if way == HandleKind::CudaIpc {
+            object.bytes = bytes.next_multiple_of(GRANULE_BYTES);
             // SAFETY: the context is current, and the pointer is to a live integer.
-            let code = unsafe { sys::cuMemAlloc_v2(&mut object.pointer, bytes as usize) };
+            let code = unsafe { sys::cuMemAlloc_v2(&mut object.pointer, object.bytes as usize) };
             return succeeded("cuMemAlloc", code).map(|()| object);
         }
+        object.bytes = bytes.next_multiple_of(POOL_CHUNK_BYTES);
+        object.allocate_pool(shared.pool.stream)?;
+        Ok(object)
+    }
+
+    /// Makes a pool, and memory in it that is all of it. The context is current.
+    fn allocate_pool(&mut self, stream: CUstream) -> Answer<()> {
         let properties = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: POSIX_FD,
-            location: on_device(object.context.device),
+            location: on_device(self.context.device),
             win32SecurityAttributes: std::ptr::null_mut(),
             maxSize: 0,
             usage: 0,
             reserved: [0; 54],
         };
-        let mut pool = std::ptr::null_mut();
-        // SAFETY: the properties are whole, and the pointers are to live values. The stream is live, and the memory is there
-        // for every stream when it is done. A failure leaves the pool to `drop`.
+        let (mut pool, mut held) = (std::ptr::null_mut(), 0u64);
+        // SAFETY: the properties are whole, and the pointers are to live values, of 64 bits as the attribute is. The stream is
+        // live, and the memory is there for every stream when it is done. A failure leaves what was made to `drop`.
         unsafe {
             succeeded("cuMemPoolCreate", sys::cuMemPoolCreate(&mut pool, &properties))?;
-            object.pool = Some(pool);
-            let code = sys::cuMemAllocFromPoolAsync(&mut object.pointer, bytes as usize, pool, stream);
-            succeeded("cuMemAllocFromPoolAsync", code)?;
-            succeeded("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
+            self.pool = Some(pool);
+            for _ in 0..2 {
+                let code = sys::cuMemAllocFromPoolAsync(&mut self.pointer, self.bytes as usize, pool, stream);
+                succeeded("cuMemAllocFromPoolAsync", code)?;
+                succeeded("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
+                let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+                let code = sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut held).cast::<c_void>());
+                succeeded("cuMemPoolGetAttribute", code)?;
+                if held <= self.bytes {
+                    break;
+                }
+                // Who has the pool could reach the rest too, and it is not zero.
+                succeeded("cuMemFree", sys::cuMemFree_v2(self.pointer))?;
+                (self.pointer, self.bytes) = (0, held);
+            }
+            if self.pointer == 0 {
+                return Err(("cuMemAllocFromPoolAsync", CUresult::CUDA_ERROR_NOT_SUPPORTED));
+            }
         }
-        Ok(object)
+        Ok(())
     }
 
     /// What another process exported, which has at least `bytes`. The context is current.

@@ -198,7 +198,16 @@ impl Channel {
         // after the seals, since it could change before.
         let may_shrink =
             self.peer.uid != my_uid() && fds.first().is_some_and(|fd| crate::fd::may_shrink(fd.as_fd()));
+        let believed = self.peer.uid != my_uid() && description.way.has_token();
         let share = SharedBuffer::new(description, fds)?;
+        if believed {
+            // Driver 580 died of 64 bytes that no pool had given, and mapped what was not there for a legacy handle of which
+            // a byte was turned.
+            return Err(Error::InvalidArgument(format!(
+                "the driver believes what a token of {} says, and this one comes from another user; share by opaque-fd",
+                share.description().way.name()
+            )));
+        }
         if may_shrink {
             return Err(Error::InvalidArgument(
                 "the object can still be cut short, and comes from another user; share it as a memfd".into(),

@@ -194,10 +194,14 @@ impl Device {
         self.shared.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives the memory that freed buffers left in the pool back to the driver. Returns the number of bytes.
+    /// Gives the memory that freed buffers left in the pool back to the driver, and what finished work still holds; where
+    /// other processes hold memory by a lease, this is when its maker looks whether they let go. Returns the number of
+    /// bytes that left the pool.
     pub fn trim(&self) -> u64 {
         self.shared.pages.reap();
-        self.shared.pool.trim()
+        let bytes = self.shared.pool.trim();
+        self.shared.raw.trim();
+        bytes
     }
 
     /// A buffer of `len` elements, to be built.

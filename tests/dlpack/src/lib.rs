@@ -1,5 +1,7 @@
-//! onebuf's side of `dlpack.py`, as functions of C: buffers of each kind go out as DLPack tensors, and tensors of Python's
+//! onebuf's side of `dlpack.py` and `handles.py`, as functions of C: buffers of each kind go out as DLPack tensors, and tensors of Python's
 //! array libraries come in. What a function could not do is text, which [`peer_error`] gives.
+
+pub mod handles;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};

@@ -193,6 +193,10 @@ impl Device for SimDevice {
         Ok(())
     }
 
+    fn trim(&self) {
+        self.inner.trim();
+    }
+
     fn memory_stats(&self) -> MemoryStats {
         self.inner.memory_stats()
     }

@@ -292,6 +292,7 @@ fn a_thousand_cycles_leave_nothing() {
         let cycle = |round: u32| {
             let mine = build(subject, way, 2000).unwrap();
             mine.write().unwrap()[1999] = round;
+            mine.settle(std::time::Duration::from_secs(10)).unwrap();
             let theirs = open(there, &mine.share().unwrap()).unwrap();
             if round.is_multiple_of(50) {
                 stream.launch(&kernel, kernel.groups_for([2000, 1, 1]), args![theirs]).unwrap();

@@ -95,6 +95,9 @@ fn a_maker_that_lets_go_keeps_the_memory_for_the_others() {
         let child = child("importer", subject, way, listener);
         let mut channel = listener.accept(PATIENCE).unwrap();
         channel.set_patience(PATIENCE);
+        // A driver may keep what it opened for its first export of that size.
+        drop(shared(device, way, BYTES as usize / 4).unwrap().share().unwrap());
+        device.trim();
         let descriptors = resources::descriptors();
         let mine = shared(device, way, BYTES as usize / 4).unwrap();
         let words: Vec<u32> = (0..BYTES as u32 / 4).collect();
@@ -112,16 +115,18 @@ fn a_maker_that_lets_go_keeps_the_memory_for_the_others() {
         channel.send_note("the maker let go").unwrap();
         assert_eq!(channel.receive_note().unwrap(), "closed");
         drop(others);
-        // A driver may keep one that it opened for its first export.
         let back = lab::eventually(|| {
             device.trim();
-            device.shared_objects() == 0 && resources::descriptors() <= descriptors + 1
+            device.shared_objects() == 0 && resources::descriptors() <= descriptors
         });
         assert!(back, "{descriptors} descriptors became {}", resources::descriptors());
         drop(channel);
         process::finish(child, PATIENCE).expect_success();
     });
 }
+
+/// What is said in place of the truth.
+type Lie = Box<dyn Fn(&mut Description)>;
 
 /// A share that says something else than the one that came.
 fn retold(share: &SharedBuffer, lie: &dyn Fn(&mut Description)) -> onebuf::Result<SharedBuffer> {
@@ -137,7 +142,7 @@ fn lies_about_memory_of_another_process_are_refused() {
         let (device, way, channel) = at_home();
         let (_, share) = channel.receive_share().unwrap();
         let mut random = fastrand::Rng::with_seed(7);
-        let mut lies: Vec<Box<dyn Fn(&mut Description)>> = vec![
+        let mut lies: Vec<Lie> = vec![
             Box::new(|d| d.allocation_bytes = 1 << 40),
             Box::new(|d| d.allocation_bytes += 64 * d.granule_bytes),
             Box::new(|d| d.kind = 1000),
@@ -148,7 +153,9 @@ fn lies_about_memory_of_another_process_are_refused() {
         } else {
             lies.pop();
         }
-        if way.has_token() {
+        // The driver looks up whose a legacy handle is, and believes the rest; it believes all of a pool's token, and died of
+        // a wrong one. So tokens are taken from processes of the same user alone.
+        if way == HandleKind::CudaIpc {
             lies.push(Box::new(|d| d.token = Some(Token([0; 64]))));
             lies.push(Box::new(|d| d.token = Some(Token([0xff; 64]))));
             for _ in 0..40 {
@@ -156,10 +163,16 @@ fn lies_about_memory_of_another_process_are_refused() {
                 lies.push(Box::new(move |d| d.token = Some(Token(token))));
             }
         }
+        if way == HandleKind::CudaPool {
+            let lease = share.descriptors()[0].try_clone_to_owned().unwrap();
+            let no_pool = std::fs::File::open("/dev/null").unwrap().into();
+            let share = SharedBuffer::new(share.description().clone(), [lease, no_pool]).unwrap();
+            assert!(matches!(open(&device, &share), Err(Error::InvalidArgument(_))));
+        }
         let before = (resources::descriptors(), device.memory().buffers);
         for (i, lie) in lies.iter().enumerate() {
             match retold(&share, lie).and_then(|share| open(&device, &share)) {
-                Err(Error::InvalidArgument(_)) => {}
+                Err(Error::InvalidArgument(_) | Error::OutOfMemory { .. }) => {}
                 other => panic!("lie {i}: {:?}", other.map(|_| ())),
             }
         }
@@ -169,20 +182,6 @@ fn lies_about_memory_of_another_process_are_refused() {
         let theirs = open(&device, &share).unwrap();
         assert!(theirs.read().unwrap().iter().all(|&word| word == 4711));
         drop(theirs);
-        // A word of the token that is turned, one at a time, opens nothing else, or the same memory.
-        if let Some(token) = share.description().token {
-            for at in 0..64 {
-                let mut turned = token;
-                turned.0[at] ^= 0x11;
-                match retold(&share, &|d| d.token = Some(turned)).and_then(|share| open(&device, &share)) {
-                    Err(Error::InvalidArgument(_)) => {}
-                    Ok(theirs) => {
-                        assert!(theirs.read().unwrap().iter().all(|&word| word == 4711), "byte {at}")
-                    }
-                    Err(other) => panic!("byte {at}: {other}"),
-                }
-            }
-        }
         channel.send_note("done").unwrap();
         return;
     }

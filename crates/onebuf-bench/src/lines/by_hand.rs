@@ -122,7 +122,7 @@ pub(crate) fn graph(raw: &RawCuda, nodes: u32, to_its_end: bool) -> Result<Conte
 pub(crate) fn copies(raw: &RawCuda) -> Result<Contender<'_>> {
     let bytes = 4 * transfer::WORDS as u64;
     let kernel = raw.kernel(transfer::INCREMENT)?;
-    let (mut host, device) = (raw.pinned(bytes)?, raw.device(bytes)?);
+    let (mut host, device) = (raw.pinned(bytes)?, raw.own(bytes)?);
     let mut round = 0;
     Ok(Box::new(move || {
         round += 1;
@@ -147,7 +147,7 @@ pub(crate) fn copies(raw: &RawCuda) -> Result<Contender<'_>> {
 pub(crate) fn copied_in(raw: &RawCuda) -> Result<Contender<'_>> {
     let bytes = 4 * transfer::WORDS as u64;
     let kernel = raw.kernel(transfer::INCREMENT)?;
-    let (mut host, device) = (raw.pinned(bytes)?, raw.device(bytes)?);
+    let (mut host, device) = (raw.pinned(bytes)?, raw.own(bytes)?);
     let mut round = 0;
     Ok(Box::new(move || {
         round += 1;

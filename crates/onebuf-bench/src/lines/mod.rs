@@ -4,6 +4,7 @@ mod by_hand;
 mod graph;
 mod kernels;
 mod launch;
+mod open;
 mod pool;
 mod record;
 mod transfer;
@@ -11,6 +12,7 @@ mod transfer;
 use onebuf::{Device, DeviceKind, HostAccess};
 
 use crate::error::Result;
+use crate::maker::StartSecond;
 use crate::measure::{self, Contest};
 #[cfg(feature = "wgpu")]
 use crate::peer::Peer;
@@ -19,7 +21,7 @@ use crate::raw_cuda::RawCuda;
 use crate::report::{Goal, Line, Title};
 
 /// The lines there are.
-pub const LINES: [u32; 7] = [1, 2, 3, 4, 5, 6, 16];
+pub const LINES: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 16];
 
 /// The kernel of most lines.
 const STEP: &str = include_str!("../../shaders/step.wgsl");
@@ -39,10 +41,12 @@ pub(crate) struct Setup<'a> {
     /// The memory type of onebuf's buffers that the CPU reads and writes.
     memory_type: u32,
     pub(crate) rounds: usize,
+    /// How a second process is started.
+    pub(crate) second: Option<StartSecond>,
 }
 
 impl Setup<'_> {
-    pub(crate) fn new(device: &Device, rounds: usize) -> Result<Setup<'_>> {
+    pub(crate) fn new(device: &Device, rounds: usize, second: Option<StartSecond>) -> Result<Setup<'_>> {
         let probe = device.buffer::<u32>(1).host(HostAccess::ReadWrite).build()?;
         let kind = &probe.placement().kind;
         let memory_type = kind.strip_prefix("type ").and_then(|number| number.parse().ok()).unwrap_or(0);
@@ -55,6 +59,7 @@ impl Setup<'_> {
             peer: Peer::open(device.info()).ok(),
             memory_type,
             rounds,
+            second,
         })
     }
 
@@ -102,6 +107,7 @@ pub(crate) fn run(setup: &Setup<'_>, line: u32, tick: Tick<'_>) -> Result<Vec<Li
         4 => launch::result(setup, tick),
         5 => transfer::transfer(setup, tick),
         6 => pool::pool(setup, tick),
+        7 => open::open(setup, tick),
         16 => kernels::kernels(setup, tick),
         _ => Ok(Vec::new()),
     }
