@@ -81,10 +81,13 @@ impl Cache {
 
     /// The code of an earlier compilation.
     pub fn load(&self, key: &Key) -> Option<Vec<u8>> {
-        let mut file = fs::File::open(self.path(key)?).ok()?;
-        if file.metadata().ok()?.len() > MAX_FILE_BYTES {
+        let path = self.path(key)?;
+        // Before it is opened: a pipe would wait for somebody to write to it.
+        let metadata = path.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
             return None;
         }
+        let mut file = fs::File::open(path).ok()?;
         let mut content = Vec::new();
         file.read_to_end(&mut content).ok()?;
         // Drivers must check what they are given and some do so badly, so a damaged file stops here.
@@ -198,6 +201,25 @@ mod tests {
         assert!(cache.load(&key).is_some());
         cache.remove(&key);
         assert_eq!(cache.load(&key), None);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_holds_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::in_directory(KIND, Some(directory.path().to_owned()));
+        let key = cache.key(&[b"source"]);
+        let path = cache.path(&key).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let (sent, came) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let before = cache.load(&key);
+            cache.store(&key, b"machine code");
+            sent.send((before, cache.load(&key))).unwrap();
+        });
+        let (before, after) = came.recv_timeout(std::time::Duration::from_secs(30)).expect("it waits");
+        assert_eq!((before, after.as_deref()), (None, Some(&b"machine code"[..])));
+        assert!(path.is_file());
     }
 
     #[test]

@@ -274,10 +274,75 @@ fn hostile_files_are_refused_before_anything_is_reserved() {
         let output = expect(command.args(&args).current_dir(case.path()), 1);
         assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
     }
-    let mut args = GOOD.to_vec();
-    args[5] = "0:1=y.npy:nowhere/out.npy";
-    let output = expect(without_drivers(&["run", "kernel.wgsl"]).args(&args).current_dir(case.path()), 1);
-    assert!(text(&output.stderr).contains("no folder nowhere"), "{}", text(&output.stderr));
+}
+
+/// As the last test's, without waiting for the other end.
+#[test]
+fn a_pipe_is_no_array_file() {
+    let case = Case::saxpy();
+    let status = std::process::Command::new("mkfifo").arg(case.path().join("pipe.npy")).status().unwrap();
+    assert!(status.success());
+    for (at, argument) in [(3, "0:0=pipe.npy"), (5, "0:1=pipe.npy:out.npy"), (7, "pipe.npy")] {
+        let mut args = GOOD.to_vec();
+        args[at] = argument;
+        let mut command = without_drivers(&["run", "kernel.wgsl"]);
+        command.args(&args).current_dir(case.path()).timeout(std::time::Duration::from_secs(60));
+        let output = expect(&mut command, 1);
+        assert!(text(&output.stderr).contains("pipe.npy: it is no regular file"), "{}", text(&output.stderr));
+    }
+}
+
+/// Each is found before a device is opened, so none is needed.
+#[test]
+fn results_that_cannot_be_written_are_found_before_the_work() {
+    use std::os::unix::fs::PermissionsExt;
+    let case = Case::saxpy();
+    std::fs::create_dir(case.path().join("folder.npy")).unwrap();
+    std::fs::create_dir(case.path().join("closed")).unwrap();
+    write(case.path(), "kept.npy", b"as it was");
+    for name in ["closed", "kept.npy"] {
+        let closed = std::fs::Permissions::from_mode(0o555);
+        std::fs::set_permissions(case.path().join(name), closed).unwrap();
+    }
+    // To whom no permission applies nothing is denied.
+    let denied = std::fs::File::create(case.path().join("closed/probe")).is_err();
+    for (to, says, certain) in [
+        ("nowhere/out.npy", "no folder nowhere", true),
+        ("folder.npy", "it is a folder", true),
+        ("closed/out.npy", "the folder closed: Permission denied", denied),
+        ("kept.npy", "kept.npy: Permission denied", denied),
+    ] {
+        let argument = format!("0:1=y.npy:{to}");
+        let mut args = GOOD.to_vec();
+        args[5] = &argument;
+        let output = expect(without_drivers(&["run", "kernel.wgsl"]).args(&args).current_dir(case.path()), 1);
+        let err = text(&output.stderr);
+        assert!(err.contains(if certain { says } else { "no usable device" }), "{to}: {err}");
+    }
+    assert_eq!(case.read("kept.npy"), b"as it was");
+}
+
+#[test]
+fn two_results_want_two_files() {
+    let case = Case::new(
+        "@group(0) @binding(0) var<storage, read_write> a: array<u32>;
+         @group(0) @binding(1) var<storage, read_write> b: array<u32>;
+         @compute @workgroup_size(1) fn main() { a[0] = 1u; b[0] = 2u; }",
+    );
+    write(case.path(), "there.npy", b"as it was");
+    std::os::unix::fs::symlink("there.npy", case.path().join("link.npy")).unwrap();
+    let run = |one: &str, two: &str, code: i32| {
+        let (one, two) = (format!("0:0={one}:u4:1"), format!("0:1={two}:u4:1"));
+        let mut command = without_drivers(&["run", "kernel.wgsl", "--groups", "1"]);
+        text(&expect(command.args(["--out", &one, "--out", &two]).current_dir(case.path()), code).stderr)
+    };
+    for (one, two) in [("o.npy", "o.npy"), ("o.npy", "./o.npy"), ("there.npy", "link.npy")] {
+        let err = run(one, two, 2);
+        assert!(err.contains(&format!("{two}: two results go to this file")), "{err}");
+    }
+    let err = run("o.npy", "there.npy", 1);
+    assert!(err.contains("no usable device"), "{err}");
+    assert_eq!(case.read("there.npy"), b"as it was");
 }
 
 /// A second edit of a header.

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use onebuf_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::fd::FileId;
 use crate::peer::my_uid;
 pub use crate::peer::{Peer, Peers};
 use crate::share::{Description, SharedBuffer};
@@ -91,7 +92,7 @@ impl Channel {
             Ok(()) | Err(Error::PeerGone(_)) => {}
             Err(other) => return Err(other),
         }
-        let (packet, fds) = channel.receive_packet(Instant::now() + patience)?;
+        let (packet, fds) = channel.receive_packet(deadline(patience))?;
         match channel.hear_hello(&packet, fds.len(), versions) {
             Ok(()) => Ok(channel),
             Err(error) => {
@@ -261,7 +262,7 @@ impl Channel {
     }
 
     fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = deadline(self.patience);
         while !self.try_send(packet, fds)? {
             self.wait_for(PollFlags::OUT, deadline, "the peer to read what it was sent")?;
         }
@@ -290,7 +291,7 @@ impl Channel {
     }
 
     pub(crate) fn receive(&self) -> Result<(Message, Vec<OwnedFd>)> {
-        let (packet, fds) = self.receive_packet(Instant::now() + self.patience)?;
+        let (packet, fds) = self.receive_packet(deadline(self.patience))?;
         self.understand(&packet, fds)
     }
 
@@ -429,6 +430,12 @@ pub(crate) fn unexpected(wanted: &str, message: &Message) -> Error {
     Error::Protocol(format!("{came} in place of {wanted}"))
 }
 
+/// When a limit that begins now is over. One that the clock cannot count is a hundred years.
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    Instant::now() + limit.min(LONGEST)
+}
+
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() }
@@ -444,6 +451,8 @@ fn socket() -> Result<OwnedFd> {
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    /// Which file it made there.
+    file: FileId,
     peers: Peers,
 }
 
@@ -462,6 +471,8 @@ impl Listener {
         // A Unix socket's file gets the mode of the socket itself, less the umask: it is never open to others.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("the mode of a socket"))?;
         let address = SocketAddrUnix::new(path).map_err(os("a socket"))?;
+        // Between its bind and its listen a socket looks abandoned, so no other one is judged meanwhile.
+        let _turn = take_turn(path);
         if let Err(error) = rustix::net::bind(&socket, &address) {
             if error != Errno::ADDRINUSE || !is_abandoned(path, &address)? {
                 return Err(os("a socket")(error));
@@ -469,7 +480,8 @@ impl Listener {
             rustix::fs::unlink(path).map_err(os("the removal of an abandoned socket"))?;
             rustix::net::bind(&socket, &address).map_err(os("a socket"))?;
         }
-        let listener = Listener { socket, path: path.to_owned(), peers };
+        let file = file_at(path).map_err(os("the file of a socket"))?;
+        let listener = Listener { socket, path: path.to_owned(), file, peers };
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(os("the mode of a socket"))?;
         rustix::net::listen(&listener.socket, 128).map_err(os("listen"))?;
         Ok(listener)
@@ -485,7 +497,7 @@ impl Listener {
     /// # Errors
     /// [`Error::Timeout`]; those of [`Channel::from_socket`], after which the listener is as good as before.
     pub fn accept(&self, limit: Duration) -> Result<Channel> {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline(limit);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -525,7 +537,32 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = rustix::fs::unlink(&self.path);
+        // Somebody may have removed it, and another process listen there now.
+        if file_at(&self.path) == Ok(self.file) {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+fn file_at(path: &Path) -> rustix::io::Result<FileId> {
+    rustix::fs::lstat(path).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Waits for those who make sockets in the folder of `path` just now, and keeps others waiting until it is dropped. Where
+/// the folder cannot be locked, or somebody keeps it locked, it goes on without.
+fn take_turn(path: &Path) -> Option<OwnedFd> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    let deadline = deadline(Duration::from_secs(1));
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(_) => return None,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use onebuf_core::{Error, Result};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::channel::{Channel, timespec};
+use crate::channel::{Channel, deadline, timespec};
 use crate::map::Mapping;
 use crate::memfd::{Memfd, map_export};
 
@@ -88,7 +88,7 @@ impl Counters {
         reached: impl Fn(u64) -> bool,
     ) -> Result<u64> {
         let bell = self.bell(counter)?;
-        let deadline = Instant::now() + limit;
+        let deadline = deadline(limit);
         let mut alive = Ok(());
         loop {
             // The bell first: a value that comes after this look has rung it.

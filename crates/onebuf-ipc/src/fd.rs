@@ -9,11 +9,19 @@ use rustix::fs::{FileType, OFlags, SealFlags};
 /// descriptors of a driver's device node have the same.
 pub(crate) type FileId = (u64, u64);
 
+/// An object as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) file: FileId,
+    /// Its size in bytes, where it is a file.
+    pub(crate) bytes: u64,
+}
+
 /// Checks that a descriptor can be an object of `bytes` bytes that is opened by `way`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] with what it is in place of that.
-pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<FileId> {
+pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<Object> {
     let fstat = || rustix::fs::fstat(fd).map_err(|error| Error::os("fstat of a descriptor", &error.into()));
     let mut stat = fstat()?;
     let file = (stat.st_dev, stat.st_ino);
@@ -28,7 +36,9 @@ pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<F
         }
         // Software drivers export a memfd of theirs; others their device's node, or an anonymous inode.
         (HandleKind::OpaqueFd, FileType::RegularFile) => {}
-        (HandleKind::OpaqueFd, FileType::CharacterDevice | FileType::Unknown) => return Ok(file),
+        (HandleKind::OpaqueFd, FileType::CharacterDevice | FileType::Unknown) => {
+            return Ok(Object { file, bytes: 0 });
+        }
         (HandleKind::CudaIpc | HandleKind::CudaPool, FileType::Fifo) => check_lease(fd)?,
         // The kernel's dma-buf file system makes files without a kind.
         (HandleKind::DmaBuf, FileType::Unknown | FileType::RegularFile) => {}
@@ -38,7 +48,7 @@ pub(crate) fn check(fd: BorrowedFd<'_>, way: HandleKind, bytes: u64) -> Result<F
     if kind == FileType::RegularFile && has < bytes {
         return bad(format!("the object has {has} bytes, and is said to have {bytes}"));
     }
-    Ok(file)
+    Ok(Object { file, bytes: has })
 }
 
 /// Refuses an end of a pipe that holds nothing: the maker of the memory waits for the ends that can write to go.

@@ -149,7 +149,7 @@ impl BootId {
 #[derive(Clone)]
 pub struct SharedBuffer {
     description: Description,
-    file: FileId,
+    object: fd::Object,
     fd: Arc<OwnedFd>,
     pool: Option<Arc<OwnedFd>>,
 }
@@ -180,11 +180,11 @@ impl SharedBuffer {
                 description.way.name()
             )));
         };
-        let file = fd::check(fd.as_fd(), description.way, description.allocation_bytes)?;
+        let object = fd::check(fd.as_fd(), description.way, description.allocation_bytes)?;
         if let Some(pool) = &second {
             fd::check_pool(pool.as_fd())?;
         }
-        Ok(SharedBuffer { description, file, fd: Arc::new(fd), pool: second.map(Arc::new) })
+        Ok(SharedBuffer { description, object, fd: Arc::new(fd), pool: second.map(Arc::new) })
     }
 
     /// A new share of what a backend, or [`Memfd::export`](crate::Memfd::export), exported: the whole buffer, of which its maker
@@ -227,7 +227,12 @@ impl SharedBuffer {
 
     /// Which object it is, to tell it from others.
     pub fn key(&self) -> ObjectKey {
-        ObjectKey { object: self.description.object, file: self.file }
+        ObjectKey { object: self.description.object, file: self.object.file }
+    }
+
+    /// Size in bytes of the memory that the descriptor keeps: of the whole file where it is one, whatever is said of it.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.object.bytes.max(self.description.allocation_bytes)
     }
 
     /// Length of the shared part, in bytes.

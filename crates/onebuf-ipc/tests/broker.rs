@@ -148,6 +148,98 @@ fn names_leases_and_their_ends() {
 }
 
 #[test]
+fn holders_are_told_though_who_asked_is_gone() {
+    let _serial = SERIAL.lock();
+    let here = Here::new(Limits::default());
+    let (mut maker, mut holder) = (here.client(), here.client());
+    let share = share(4096);
+    let name = || "frame".to_owned();
+    for request in [Request::Release { name: name() }, Request::Close { name: name() }] {
+        let asks = serde_json::to_vec(&Message::Request(request.clone())).unwrap();
+        let socket = here.stranger(true);
+        if let Request::Close { .. } = request {
+            let publish = Request::Publish { name: name(), description: share.description().clone() };
+            let body = serde_json::to_vec(&Message::Request(publish)).unwrap();
+            send_raw(&socket, &packet(1, 1, &body), &[share.as_fd()]).unwrap();
+            assert!(eventually(|| holder.open("frame").is_ok()));
+        } else {
+            maker.publish("frame", &share).unwrap();
+            holder.open("frame").unwrap();
+        }
+        // It reads nothing, so its end is there before the answer can be.
+        send_raw(&socket, &packet(1, 0, &asks), &[]).unwrap();
+        drop(socket);
+        assert!(eventually(|| holder.gone().unwrap().as_deref() == Some("frame")), "{request:?}");
+        let _ = holder.close("frame");
+        assert!(eventually(|| holder.list().unwrap().is_empty()), "{request:?}");
+    }
+}
+
+/// Asks for a name that is not there, and does not read the answer.
+fn ask_in_vain(socket: &OwnedFd) -> bool {
+    let body = serde_json::to_vec(&Message::Request(Request::Inspect { name: "-".into() })).unwrap();
+    loop {
+        match send_raw(socket, &packet(1, 0, &body), &[]) {
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            other => return other.is_ok(),
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_clients_ends_on_a_small_stack() {
+    const LONG: usize = 300;
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker");
+    let broker = Broker::bind(&path, Peers::SameUser, Limits::default()).unwrap();
+    let (stopped, stop) = std::io::pipe().unwrap();
+    let builder = std::thread::Builder::new().stack_size(256 << 10);
+    let thread = builder.spawn(move || broker.run(stopped.as_fd())).unwrap();
+    let here = Here { path, stop: Some(stop), thread: Some(thread), _folder: folder };
+
+    // So many answers may lie unread, and the next one ends the connection.
+    let deaf = here.stranger(true);
+    let mut served = here.client();
+    let mut room = 0;
+    while ask_in_vain(&deaf) {
+        served.list().unwrap();
+        room += 1;
+    }
+    let text = told(&deaf, Duration::from_millis(200)).0;
+    let answers = text.matches("refused").count();
+    assert!((10..=room).contains(&answers), "{answers} answers to {room} questions");
+
+    // Each holds what the one before published, and has no room for another word.
+    let share = share(4096);
+    let ask = |socket: &OwnedFd, request: Request, fds: &[_]| {
+        let body = serde_json::to_vec(&Message::Request(request)).unwrap();
+        send_raw(socket, &packet(1, fds.len() as u16, &body), fds).unwrap();
+    };
+    let chain: Vec<OwnedFd> = (0..LONG).map(|_| here.stranger(true)).collect();
+    for (i, socket) in chain.iter().enumerate() {
+        let description = share.description().clone();
+        ask(socket, Request::Publish { name: format!("{i}"), description }, &[share.as_fd()]);
+        assert!(eventually(|| served.inspect(&i.to_string()).is_ok()));
+        if i > 0 {
+            ask(socket, Request::Open { name: format!("{}", i - 1) }, &[]);
+            assert!(eventually(|| served.inspect(&(i - 1).to_string()).unwrap().held == 1));
+        }
+        let (text, closed) = told(socket, Duration::from_millis(5));
+        assert!(!closed && text.contains("done"), "{i}: {text}");
+    }
+    for _ in 0..answers {
+        for socket in &chain[1..] {
+            assert!(ask_in_vain(socket), "it ended too early");
+        }
+    }
+    served.list().unwrap();
+    assert_eq!(served.list().unwrap().len(), LONG);
+    drop(chain.into_iter().next());
+    assert!(eventually(|| served.list().unwrap().is_empty()), "{} are left", served.list().unwrap().len());
+}
+
+#[test]
 fn quotas_and_long_lists() {
     let _serial = SERIAL.lock();
     let quota = Quota { names: 100, bytes: 100 * 4096 };
@@ -164,6 +256,15 @@ fn quotas_and_long_lists() {
     assert!(names.len() == 100 && names.is_sorted_by(|a, b| a.name < b.name));
     let bad = client.publish(&"n".repeat(129), &share);
     assert!(matches!(bad, Err(Error::Refused(_))), "{bad:?}");
+
+    // What counts is the file, and not what is said of it.
+    client.release(&names[0].name).unwrap();
+    let memfd = onebuf_ipc::Memfd::create(1 << 20, 4096).unwrap();
+    let mut small = memfd.export(4096).unwrap();
+    small.allocation_bytes = 4096;
+    let small = SharedBuffer::from_export(small, 4096).unwrap();
+    let large = client.publish("large", &small);
+    assert!(matches!(&large, Err(Error::Refused(why)) if why.contains("400 KiB")), "{large:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod support;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -316,4 +317,74 @@ fn wrong_descriptors_and_lies_are_refused_and_closed() {
     assert_eq!(channel.receive_share().unwrap().1.key(), share.key());
     drop((channel, socket, share));
     assert_eq!(descriptors(), before, "descriptors leaked");
+}
+
+/// Leaves a socket at a path, as a killed process does.
+fn abandon(path: &Path) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let _ = std::fs::remove_file(path);
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+}
+
+#[test]
+fn one_of_many_takes_an_abandoned_socket() {
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    for round in 0..50 {
+        abandon(&path);
+        let start = std::sync::Barrier::new(8);
+        let bind = || {
+            start.wait();
+            Listener::bind(&path, Peers::SameUser)
+        };
+        let bound: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let (listening, refused): (Vec<_>, Vec<_>) = bound.into_iter().partition(Result::is_ok);
+        assert_eq!(listening.len(), 1, "round {round}");
+        assert!(refused.iter().all(|other| matches!(other, Err(Error::Busy(_)))), "{refused:?}");
+        let listener = listening.into_iter().next().unwrap().unwrap();
+        let other = std::thread::scope(|scope| {
+            let other = scope.spawn(|| Channel::connect(&path, &Peers::SameUser));
+            listener.accept(Duration::from_secs(5)).unwrap();
+            other.join().unwrap()
+        });
+        other.unwrap();
+    }
+}
+
+#[test]
+fn a_listener_leaves_the_socket_of_another() {
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let first = Listener::bind(&path, Peers::SameUser).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let second = Listener::bind(&path, Peers::SameUser).unwrap();
+    drop(first);
+    assert!(path.exists(), "the second one's socket is gone");
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn limits_that_the_clock_cannot_count_are_long() {
+    let _serial = SERIAL.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Listener::bind(&path, Peers::SameUser).unwrap();
+    let other = std::thread::scope(|scope| {
+        let other = scope.spawn(|| Channel::connect(&path, &Peers::SameUser).unwrap());
+        let mut channel = listener.accept(Duration::MAX).unwrap();
+        channel.set_patience(Duration::MAX);
+        channel.send_note("in time").unwrap();
+        other.join().unwrap()
+    });
+    assert_eq!(other.receive_note().unwrap(), "in time");
+    let (counters, _memfd) = onebuf_ipc::Counters::create().unwrap();
+    let (one, _two) = pair();
+    assert_eq!(counters.wait(0, &one, Duration::MAX, |value| value == 0).unwrap(), 0);
 }

@@ -1,8 +1,11 @@
 //! Array files: elements go between a file and a buffer's memory, and nowhere else.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
 
 use super::npy::{DType, Header, Shape};
 use crate::error::{Error, Result};
@@ -55,11 +58,12 @@ impl ArrayFile {
         let path = &from.path;
         let io = |error| Error::io(path.display(), error);
         let bad = |problem: String| Error::Failed(format!("{}: {problem}", path.display()));
-        let mut file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
+        // Before it is opened: a pipe would wait for somebody to write to it.
+        if !path.metadata().map_err(io)?.is_file() {
             return Err(bad("it is no regular file, whose size can be known beforehand".into()));
         }
+        let mut file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
         let (dtype, shape, offset) = match from.format {
             Format::Npy => {
                 let header = Header::read(&mut file).map_err(|error| bad(error.to_string()))?;
@@ -102,11 +106,40 @@ pub(crate) fn write(to: &ArrayPath, dtype: DType, shape: &Shape, elements: &[u8]
     write().map_err(|error| Error::io(to.path.display(), error))
 }
 
-/// Checks that a result can be put where it is to go, before the work is done.
+/// Checks that a result can be put where it is to go, before the work is done. Nothing there is changed.
 pub(crate) fn check_writable(to: &ArrayPath) -> Result<()> {
-    let folder = to.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if folder.is_dir() {
-        return Ok(());
+    let path = &to.path;
+    let bad = |problem: String| Err(Error::Failed(format!("{}: {problem}", path.display())));
+    let folder = folder_of(path);
+    match path.metadata() {
+        Ok(there) if there.is_dir() => bad("it is a folder; name a file".into()),
+        Ok(there) if there.is_file() => {
+            OpenOptions::new().write(true).open(path).map(drop).map_err(|e| Error::io(path.display(), e))
+        }
+        // A device or a pipe is opened once, when there is something to be written.
+        Ok(_) => Ok(()),
+        Err(_) if !folder.is_dir() => bad(format!("there is no folder {}", folder.display())),
+        Err(_) => access(folder, Access::WRITE_OK | Access::EXEC_OK)
+            .map_err(|e| Error::io(format!("{}: the folder {}", path.display(), folder.display()), e.into())),
     }
-    Err(Error::Failed(format!("{}: there is no folder {}", to.path.display(), folder.display())))
+}
+
+/// Refuses results of which two go to one file, where the last would replace the others.
+pub(crate) fn check_apart<'a>(all: impl Iterator<Item = &'a ArrayPath>) -> Result<()> {
+    let mut taken = HashSet::new();
+    for to in all {
+        let path = &to.path;
+        // By whatever name: the file that is there, or else its folder and its name in it.
+        let place = path.canonicalize().or_else(|_| {
+            folder_of(path).canonicalize().map(|folder| folder.join(path.file_name().unwrap_or_default()))
+        });
+        if !taken.insert(place.unwrap_or_else(|_| path.clone())) {
+            return Err(Error::usage(format!("{}: two results go to this file; name two", path.display())));
+        }
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -85,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .zip(given)
         .map(|(binding, given)| Array::open(binding, given))
         .collect::<Result<_>>()?;
+    file::check_apart(arrays.iter().filter_map(|array| array.to.as_ref()))?;
 
     let device = match &options.device {
         Some(name) => Device::open(name)?,

@@ -17,7 +17,8 @@ pub(super) type ClientId = u64;
 pub struct Quota {
     /// Names.
     pub names: usize,
-    /// Bytes of memory in the objects under them.
+    /// Bytes of memory in the objects under them: the whole file's, where an object is one, at the time it is published; else
+    /// what its producer says.
     pub bytes: u64,
 }
 
@@ -68,7 +69,7 @@ impl Registry {
         if self.names.len() >= self.most_names {
             return Err(format!("{} names are published, and there is room for no more", self.most_names));
         }
-        let bytes = share.description().allocation_bytes;
+        let bytes = share.held_bytes();
         let used = self.used.entry(peer.uid).or_default();
         let total = used.bytes.saturating_add(bytes);
         if used.names >= self.quota.names || total > self.quota.bytes {
@@ -168,7 +169,7 @@ impl Registry {
         let uid = published.producer.uid;
         if let Some(used) = self.used.get_mut(&uid) {
             used.names -= 1;
-            used.bytes -= published.share.description().allocation_bytes;
+            used.bytes -= published.share.held_bytes();
             if used.names == 0 {
                 self.used.remove(&uid);
             }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::registry::{ClientId, Quota, Registry};
 use super::{Answer, Request};
-use crate::channel::{Channel, Listener, Peers, hello, timespec};
+use crate::channel::{Channel, Listener, Peers, deadline, hello, timespec};
 use crate::wire::{self, Message, VERSIONS};
 
 /// How much a broker takes on.
@@ -133,8 +133,8 @@ impl Broker {
         let now = Instant::now();
         let rests = self.rests_until.is_some_and(|until| until > now);
         let greets = self.clients.values().filter_map(|client| client.greets_until).min();
-        let deadline = greets.into_iter().chain(self.rests_until.filter(|_| rests)).min();
-        let limit = deadline.map(|at| timespec(at.saturating_duration_since(now) + Duration::from_millis(1)));
+        let next = greets.into_iter().chain(self.rests_until.filter(|_| rests)).min();
+        let limit = next.map(|at| timespec(at.saturating_duration_since(now) + Duration::from_millis(1)));
 
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
@@ -198,7 +198,7 @@ impl Broker {
             return;
         }
         *self.of_user.entry(peer.uid).or_default() += 1;
-        let greets_until = Some(Instant::now() + self.limits.hello);
+        let greets_until = Some(deadline(self.limits.hello));
         self.clients.insert(self.next, Connection { channel, greets_until });
         self.next += 1;
     }
@@ -220,9 +220,12 @@ impl Broker {
             Message::Request(request) => {
                 let (answer, share, told) = self.answer(id, request, fds);
                 let fds = share.as_ref().map(crate::SharedBuffer::descriptors);
-                self.send(id, answer, fds.as_deref().unwrap_or(&[]))?;
-                self.tell(told);
-                Ok(())
+                let sent = self.send(id, answer, fds.as_deref().unwrap_or(&[]));
+                // Whatever became of who asked: it is done.
+                for (id, end) in self.tell(told) {
+                    self.end(id, end);
+                }
+                sent
             }
             Message::Refuse { .. } => Err(End::Gone),
             other => {
@@ -293,31 +296,32 @@ impl Broker {
         }
     }
 
-    /// Tells holders that the producer of a name is gone.
-    fn tell(&mut self, told: Vec<(ClientId, String)>) {
-        for (id, name) in told {
-            if let Err(end) = self.send(id, Answer::Gone { name }, &[]) {
-                self.end(id, end);
-            }
-        }
+    /// Tells holders that the producer of a name is gone. Gives those that could not be told, whose connections end.
+    fn tell(&self, told: Vec<(ClientId, String)>) -> Vec<(ClientId, End)> {
+        let deaf = |(id, name)| self.send(id, Answer::Gone { name }, &[]).err().map(|end| (id, end));
+        told.into_iter().filter_map(deaf).collect()
     }
 
-    /// Ends a connection, its leases and what it published.
+    /// Ends a connection, its leases and what it published; and those that cannot be told of that. They are in a list,
+    /// since a chain of them, each holding what the one before published, may be longer than a stack is.
     fn end(&mut self, id: ClientId, end: End) {
-        let Some(client) = self.clients.remove(&id) else { return };
-        let peer = client.channel.peer();
-        if let End::Refused(why) = &end {
-            tracing::info!(pid = peer.pid, uid = peer.uid, %why, "a connection is ended");
-            let _ = client.channel.refuse(why);
-        }
-        if let Some(count) = self.of_user.get_mut(&peer.uid) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_user.remove(&peer.uid);
+        let mut ending = vec![(id, end)];
+        while let Some((id, end)) = ending.pop() {
+            let Some(client) = self.clients.remove(&id) else { continue };
+            let peer = client.channel.peer();
+            if let End::Refused(why) = &end {
+                tracing::info!(pid = peer.pid, uid = peer.uid, %why, "a connection is ended");
+                let _ = client.channel.refuse(why);
             }
+            if let Some(count) = self.of_user.get_mut(&peer.uid) {
+                *count -= 1;
+                if *count == 0 {
+                    self.of_user.remove(&peer.uid);
+                }
+            }
+            drop(client);
+            let told = self.registry.leave(id);
+            ending.extend(self.tell(told));
         }
-        drop(client);
-        let told = self.registry.leave(id);
-        self.tell(told);
     }
 }
