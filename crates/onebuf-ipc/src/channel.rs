@@ -291,7 +291,16 @@ impl Channel {
     }
 
     pub(crate) fn receive(&self) -> Result<(Message, Vec<OwnedFd>)> {
-        let (packet, fds) = self.receive_packet(deadline(self.patience))?;
+        self.receive_until(deadline(self.patience))
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// The next message, if it comes before a point in time.
+    pub(crate) fn receive_until(&self, until: Instant) -> Result<(Message, Vec<OwnedFd>)> {
+        let (packet, fds) = self.receive_packet(until)?;
         self.understand(&packet, fds)
     }
 

@@ -1,14 +1,14 @@
 //! A connection to a broker.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onebuf_core::{Error, Result};
 
 use super::{Answer, Entry, MOST_LISTED, Request};
-use crate::channel::{Channel, Peers, unexpected};
+use crate::channel::{Channel, Peers, deadline, unexpected};
 use crate::share::SharedBuffer;
 use crate::wire::Message;
 
@@ -16,8 +16,20 @@ use crate::wire::Message;
 #[derive(Debug)]
 pub struct Client {
     channel: Channel,
+    held: HashMap<String, Held>,
+    /// Names that are held and whose producer is gone, each once, as long as nobody has asked.
     gone: VecDeque<String>,
 }
+
+/// A name that a connection holds.
+#[derive(Debug, Default)]
+struct Held {
+    leases: u64,
+    is_told: bool,
+}
+
+/// The most packets that one look at what came takes: a broker that never stops sending must not hold who looks.
+const MOST_AT_ONCE: usize = 1024;
 
 impl Client {
     /// Connects to the broker at `path`: see [`super::default_path`].
@@ -26,7 +38,7 @@ impl Client {
     /// [`Error::PeerGone`] where there is none; [`Error::Refused`] where it does not want this process, or has no room;
     /// those of [`Channel::connect`].
     pub fn connect(path: &Path, broker: &Peers) -> Result<Client> {
-        Ok(Client { channel: Channel::connect(path, broker)?, gone: VecDeque::new() })
+        Ok(Client { channel: Channel::connect(path, broker)?, held: HashMap::new(), gone: VecDeque::new() })
     }
 
     /// How long each call waits for the broker.
@@ -51,7 +63,10 @@ impl Client {
     /// [`Error::Refused`] where there is none; [`Error::InvalidArgument`] where the object is not what is said.
     pub fn open(&mut self, name: &str) -> Result<SharedBuffer> {
         match self.ask(Request::Open { name: name.into() }, &[])? {
-            (Answer::Share { description }, fds) => self.channel.accept_share(description, fds),
+            (Answer::Share { description }, fds) => {
+                self.held.entry(name.to_owned()).or_default().leases += 1;
+                self.channel.accept_share(description, fds)
+            }
             (other, _) => Err(answered("a share", other)),
         }
     }
@@ -61,7 +76,15 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] where this connection has neither.
     pub fn close(&mut self, name: &str) -> Result<()> {
-        self.done(Request::Close { name: name.into() }, &[])
+        self.done(Request::Close { name: name.into() }, &[])?;
+        if let Some(held) = self.held.get_mut(name) {
+            held.leases -= 1;
+            if held.leases == 0 {
+                self.held.remove(name);
+                self.gone.retain(|gone| gone != name);
+            }
+        }
+        Ok(())
     }
 
     /// Every name, in order, without holders.
@@ -116,14 +139,28 @@ impl Client {
     /// # Errors
     /// [`Error::PeerGone`] once the broker itself is gone: what is held stays, and its names are nobody's.
     pub fn gone(&mut self) -> Result<Option<String>> {
-        while let Some((packet, fds)) = self.channel.try_receive()? {
+        for _ in 0..MOST_AT_ONCE {
+            let Some((packet, fds)) = self.channel.try_receive()? else { break };
             match self.channel.understand(&packet, fds)?.0 {
-                Message::Answer(Answer::Gone { name }) => self.gone.push_back(name),
+                Message::Answer(Answer::Gone { name }) => self.hear_gone(name),
                 Message::Refuse { reason } => return Err(Error::Refused(reason)),
                 other => return Err(unexpected("nothing", &other)),
             }
         }
-        Ok(self.gone.pop_front())
+        let next = self.gone.pop_front();
+        if let Some(held) = next.as_ref().and_then(|name| self.held.get_mut(name)) {
+            held.is_told = false;
+        }
+        Ok(next)
+    }
+
+    /// Remembers that a producer is gone, where this connection holds what it published.
+    fn hear_gone(&mut self, name: String) {
+        if let Some(held) = self.held.get_mut(&name)
+            && !std::mem::replace(&mut held.is_told, true)
+        {
+            self.gone.push_back(name);
+        }
     }
 
     fn done(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
@@ -139,9 +176,15 @@ impl Client {
             Ok(()) | Err(Error::PeerGone(_)) => {}
             Err(other) => return Err(other),
         }
+        // One limit for all that comes before the answer.
+        let until = deadline(self.channel.patience());
         loop {
-            match self.channel.receive()? {
-                (Message::Answer(Answer::Gone { name }), _) => self.gone.push_back(name),
+            match self.channel.receive_until(until)? {
+                (Message::Answer(Answer::Gone { name }), _) if Instant::now() < until => self.hear_gone(name),
+                (Message::Answer(Answer::Gone { .. }), _) => {
+                    let after_ms = self.channel.patience().as_millis() as u64;
+                    return Err(Error::Timeout { what: "a broker's answer".into(), after_ms });
+                }
                 (Message::Answer(Answer::Refused { reason }), _) => return Err(Error::Refused(reason)),
                 (Message::Answer(answer), fds) => return Ok((answer, fds)),
                 (Message::Refuse { reason }, _) => return Err(Error::Refused(reason)),
