@@ -162,6 +162,7 @@ fn odd_bytes_keep_their_length() {
     each_way(|subject, way, there| {
         let builder = subject.device.buffer::<u8>(4099).host(HostAccess::ReadWrite).share(Share::Process);
         let mine = builder.ways([way]).init_with(|i| i as u8).unwrap();
+        mine.settle(std::time::Duration::from_secs(10)).unwrap();
         // SAFETY: the work on each side is waited for before the other side looks.
         let theirs: Buffer<u8> = unsafe { there.open_shared(&mine.share().unwrap()) }.unwrap();
         assert_eq!(theirs.len(), 4099);
@@ -268,10 +269,12 @@ fn a_share_that_lies_is_refused_and_costs_nothing() {
         assert!(retold(large).is_err());
         if way != HandleKind::Memfd {
             let lies: [&dyn Fn(&mut onebuf::ipc::Description); 3] =
-                [&|d| d.driver = [0x5a; 16], &|d| d.device = Some(onebuf::DeviceUuid([3; 16])), &|d| {
-                    d.kind = 1000
+                [&|d| d.device = Some(onebuf::DeviceUuid([3; 16])), &|d| d.kind = 1000, &|d| {
+                    d.driver = [0x5a; 16]
                 }];
-            for lie in lies {
+            // CUDA opens memory of Vulkan's on the same GPU too, and cannot know which driver that is.
+            let any_driver = way == HandleKind::OpaqueFd && there.info().id.backend == "cuda";
+            for lie in &lies[..3 - usize::from(any_driver)] {
                 assert!(matches!(retold(lie), Err(Error::InvalidArgument(_))));
             }
         }
