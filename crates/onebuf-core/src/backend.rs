@@ -106,13 +106,15 @@ pub trait Device: Any + Send + Sync {
         Err(Error::unsupported(what, "this backend cannot import memory"))
     }
 
-    /// The kind of this device's memory that an exported object is here: an index into [`DeviceProfile::memory`]. It is
-    /// the exporting device's, unless that is of another API.
+    /// Memory of another device of this process: what [`Device::import`] takes, and what another API exported on the same
+    /// hardware, whose word for it is believed. With it comes the kind of this device's memory that it is, an index into
+    /// [`DeviceProfile::memory`].
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the device opens nothing of that API.
-    fn kind_of(&self, export: &Export) -> Result<usize> {
-        Ok(export.kind)
+    /// Those of [`Device::import`].
+    fn import_across(&self, export: Export) -> Result<(Arc<dyn Memory>, usize)> {
+        let kind = export.kind;
+        Ok((self.import(export)?, kind))
     }
 
     /// A new timeline, which other devices of the same hardware can open. It begins at 0.

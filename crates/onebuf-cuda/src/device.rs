@@ -65,8 +65,13 @@ impl Device for CudaDevice {
         Ok(Arc::new(CudaMemory::import(&self.shared, export)?))
     }
 
-    fn kind_of(&self, export: &Export) -> Result<usize> {
-        memory::kind_of(&self.shared, export)
+    fn import_across(&self, export: Export) -> Result<(Arc<dyn Memory>, usize)> {
+        if !memory::is_vulkans(&self.shared, &export) {
+            let kind = export.kind;
+            return Ok((self.import(export)?, kind));
+        }
+        let (memory, kind) = CudaMemory::import_vulkans(&self.shared, export)?;
+        Ok((Arc::new(memory), kind))
     }
 
     fn import_timeline(&self, fd: OwnedFd) -> Result<Arc<dyn Timeline>> {

@@ -272,20 +272,6 @@ impl CudaMemory {
                 human_bytes(shared.physical.total_bytes)
             ));
         }
-        if is_vulkans(shared, &export) {
-            if !export.device_local {
-                // CUDA maps it as it maps memory of its own, and reads what the CPU wrote stale (seen on an H200).
-                let reason = "it is memory of the CPU that Vulkan exported, which CUDA reads stale; build the buffer with \
-                              `.ways([HandleKind::Memfd])`, or without access of the CPU";
-                return Err(Error::unsupported(what, reason));
-            }
-            let _entered = shared.enter()?;
-            let size_bytes = export.size_bytes;
-            let memory =
-                ExternalMemory::import(&shared.context, export).map_err(|error| shared.note(error))?;
-            let pointer = memory.address();
-            return Ok(CudaMemory::new(shared, pointer, size_bytes, None, Backing::External(memory)));
-        }
         if export.driver != CUDA_EXPORTER || export.device != shared.physical.info.uuid {
             return bad(
                 "the memory was exported by another driver or device; an opaque fd means nothing here".into(),
@@ -307,6 +293,26 @@ impl CudaMemory {
         let pointer = mapping.address();
         let backing = Backing::Mapping { mapping, kind, imported: true };
         Ok(CudaMemory::new(shared, pointer, export.size_bytes, None, backing))
+    }
+
+    /// What Vulkan exported on the same GPU, in this process, and the kind that it is here: the device's own memory.
+    pub(crate) fn import_vulkans(shared: &Arc<Shared>, export: Export) -> Result<(CudaMemory, usize)> {
+        let what = "import of Vulkan's memory";
+        let kind = shared.kinds.iter().position(|kind| kind.way() == Some(HandleKind::OpaqueFd));
+        let kind = kind.ok_or_else(|| {
+            Error::unsupported(what, "the device has no virtual memory management with file descriptors")
+        })?;
+        if !export.device_local {
+            // CUDA maps it as it maps memory of its own, and reads what the CPU wrote stale (seen on an H200).
+            let reason = "it is memory of the CPU that Vulkan exported, which CUDA reads stale; build the buffer with \
+                          `.ways([HandleKind::Memfd])`, or for heavy use by the device";
+            return Err(Error::unsupported(what, reason));
+        }
+        let _entered = shared.enter()?;
+        let size_bytes = export.size_bytes;
+        let memory = ExternalMemory::import(&shared.context, export).map_err(|error| shared.note(error))?;
+        let pointer = memory.address();
+        Ok((CudaMemory::new(shared, pointer, size_bytes, None, Backing::External(memory)), kind))
     }
 
     /// Memory that another library owns.
@@ -565,23 +571,9 @@ impl Drop for CudaMemory {
 }
 
 /// Whether memory was exported by Vulkan on the same GPU, which has the same UUID there.
-fn is_vulkans(shared: &Shared, export: &Export) -> bool {
+pub(crate) fn is_vulkans(shared: &Shared, export: &Export) -> bool {
     let here = export.device.is_some() && export.device == shared.physical.info.uuid;
     export.handle == HandleKind::OpaqueFd && export.driver != CUDA_EXPORTER && here
-}
-
-/// The kind that an exported object is here: Vulkan's are the device's own memory.
-pub(crate) fn kind_of(shared: &Shared, export: &Export) -> Result<usize> {
-    if !is_vulkans(shared, export) {
-        return Ok(export.kind);
-    }
-    let kind = shared.kinds.iter().position(|kind| kind.way() == Some(HandleKind::OpaqueFd));
-    kind.ok_or_else(|| {
-        Error::unsupported(
-            "import of Vulkan's memory",
-            "the device has no virtual memory management with file descriptors",
-        )
-    })
 }
 
 /// The backend's own type behind memory of its own.

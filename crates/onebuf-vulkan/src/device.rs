@@ -17,7 +17,7 @@ use onebuf_core::{DeviceInfo, DeviceProfile, Error, Result, Ticket};
 
 use crate::graph::VulkanGraph;
 use crate::kernel::VulkanKernel;
-use crate::memory::{self, VulkanMemory};
+use crate::memory::{self, Origin, VulkanMemory};
 use crate::semantics;
 use crate::shared::Shared;
 use crate::stream::{self, StreamShared, VulkanStream};
@@ -115,11 +115,13 @@ impl Device for VulkanDevice {
     }
 
     fn import(&self, export: Export) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(VulkanMemory::import(&self.shared, export)?))
+        Ok(Arc::new(VulkanMemory::import(&self.shared, export, Origin::Anywhere)?))
     }
 
-    fn kind_of(&self, export: &Export) -> Result<usize> {
-        memory::kind_of(&self.shared, export)
+    fn import_across(&self, mut export: Export) -> Result<(Arc<dyn Memory>, usize)> {
+        export.kind = memory::kind_of(&self.shared, &export)?;
+        let kind = export.kind;
+        Ok((Arc::new(VulkanMemory::import(&self.shared, export, Origin::ThisProcess)?), kind))
     }
 
     fn create_timeline(&self) -> Result<Arc<dyn Timeline>> {

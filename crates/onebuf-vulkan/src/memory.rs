@@ -230,7 +230,7 @@ impl VulkanMemory {
     }
 
     /// What another process or API exported.
-    pub(crate) fn import(shared: &Arc<Shared>, export: Export) -> Result<VulkanMemory> {
+    pub(crate) fn import(shared: &Arc<Shared>, export: Export, origin: Origin) -> Result<VulkanMemory> {
         shared.check_alive()?;
         let bad = |what: String| Err(Error::InvalidArgument(what));
         if !shared.physical.import.contains(&export.handle) {
@@ -243,7 +243,7 @@ impl VulkanMemory {
                 export.size_bytes, export.allocation_bytes
             ));
         }
-        let of_cuda = is_cudas(&export);
+        let of_cuda = origin == Origin::ThisProcess && is_cudas(&export);
         if export.handle == HandleKind::OpaqueFd
             && (!of_cuda && export.driver != shared.physical.driver_uuid
                 || export.device != shared.physical.info.uuid)
@@ -596,6 +596,15 @@ fn is_mapping(pointer: NonNull<c_void>) -> bool {
 fn memory_type(shared: &Shared, kind: usize) -> Result<u32> {
     let known = shared.physical.types.get(kind).copied();
     known.ok_or_else(|| Error::InvalidArgument(format!("the device has no memory kind {kind}")))
+}
+
+/// Where imported memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Maybe from another process, whose word is not taken for what another API made.
+    Anywhere,
+    /// From another device of this process.
+    ThisProcess,
 }
 
 /// Whether memory was exported by CUDA.

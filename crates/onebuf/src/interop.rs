@@ -30,11 +30,11 @@ impl Device {
                 export.size_bytes, export.allocation_bytes
             )));
         }
-        Ok(Buffer::new(self.import(export, bytes)?))
+        Ok(Buffer::new(self.import(export, bytes, false)?))
     }
 
-    /// The storage of what was exported, of which `bytes` are used.
-    pub(crate) fn import(&self, mut export: Export, bytes: u64) -> Result<Arc<Storage>> {
+    /// The storage of what was exported, of which `bytes` are used; `across` where another device of this process did.
+    pub(crate) fn import(&self, export: Export, bytes: u64, across: bool) -> Result<Arc<Storage>> {
         let profile = &self.shared.profile;
         let way = export.handle;
         let wish = Wish { host: HostAccess::ReadWrite, process: true, ..Wish::default() };
@@ -43,15 +43,18 @@ impl Device {
             let pages = onebuf_ipc::memfd::map_export(&export, alignment)?;
             return crate::share::on_pages(self, pages, bytes, wish, None, Vec::new());
         }
-        let kind = self.shared.raw.kind_of(&export)?;
-        export.kind = kind;
-        if kind >= profile.memory.len() {
+        let kind = export.kind;
+        if !across && kind >= profile.memory.len() {
             let kinds = profile.memory.len();
             return Err(Error::InvalidArgument(format!(
                 "the memory is of kind {kind}; this device has {kinds}"
             )));
         }
-        let memory = self.shared.raw.import(export)?;
+        let (memory, kind) = if across {
+            self.shared.raw.import_across(export)?
+        } else {
+            (self.shared.raw.import(export)?, kind)
+        };
         let staging =
             memory.host_pointer().is_none().then(|| onebuf_core::placement::staging_kind(profile)).flatten();
         let candidate = Candidate { kind, staging, exportable: true };

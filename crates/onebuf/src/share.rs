@@ -127,7 +127,9 @@ impl Device {
         if let Some(found) = objects.find(share.key()) {
             return check_same(found, share);
         }
-        let storage = self.import(share.to_export()?, share.description().buffer_bytes)?.with_state(state);
+        let storage = self
+            .import(share.to_export()?, share.description().buffer_bytes, state.is_some())?
+            .with_state(state);
         objects.remember(share.key(), &storage);
         let _ = storage.object.set(share.whole());
         Ok(storage)

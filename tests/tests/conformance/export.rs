@@ -132,10 +132,6 @@ fn what_a_peer_says_is_checked() {
                 ),
             ];
             for (what, told, len) in wrong {
-                // CUDA opens memory of Vulkan's on the same GPU too, and cannot know which driver that is.
-                if what == "another driver" && subject.device.info().id.backend == "cuda" {
-                    continue;
-                }
                 match import(subject, told, len) {
                     Ok(_) => panic!("{what} was taken"),
                     Err(Error::DeviceLost(why)) => panic!("{what} cost the device: {why}"),
