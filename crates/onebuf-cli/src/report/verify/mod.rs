@@ -4,6 +4,7 @@
 mod api;
 mod framework;
 mod in_place;
+mod pairs;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -117,14 +118,29 @@ fn test_of(semantic: Semantic, device: &Device) -> TestResult {
         Semantic::Workgroup => workgroup::test(device),
         Semantic::Process => process::test(device),
         #[cfg(feature = "wgpu")]
-        Semantic::Api if device.info().id.backend == "vulkan" => api::test(device),
-        Semantic::Api => skip("this build has no bridge to another API to test with (feature `wgpu`)"),
+        Semantic::Api if device.info().id.backend == "vulkan" => api_with_wgpu(device),
+        Semantic::Api => pairs::test(device),
         Semantic::Framework => framework::test(device),
         Semantic::Peer => {
             skip("onebuf copies between devices and uses no peer access, so there is nothing to test")
         }
         Semantic::System => skip("onebuf takes no pointer as it is; see host-import, which is tested"),
         Semantic::HostAtomics => skip("onebuf has no work that shares a word with the CPU while it runs"),
+    }
+}
+
+/// What passes must pass with wgpu and with other devices; one that cannot run is told of, and the other one counts.
+#[cfg(feature = "wgpu")]
+fn api_with_wgpu(device: &Device) -> TestResult {
+    match (api::test(device), pairs::test(device)) {
+        (Err(Problem::Failed(why)), _) | (_, Err(Problem::Failed(why))) => Err(Problem::Failed(why)),
+        (Ok(one), Ok(two)) => Ok(format!("{one}; {two}")),
+        (Ok(ran), Err(Problem::Skipped(why))) | (Err(Problem::Skipped(why)), Ok(ran)) => {
+            Ok(format!("{ran}; not tested: {why}"))
+        }
+        (Err(Problem::Skipped(one)), Err(Problem::Skipped(two))) => {
+            Err(Problem::Skipped(format!("{one}; {two}")))
+        }
     }
 }
 
