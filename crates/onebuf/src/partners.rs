@@ -25,6 +25,8 @@ pub enum Handover {
     /// The host waits before it submits.
     Host,
     /// A timeline semaphore of the driver's, which both devices have open, wherever there is one; the host does not wait.
+    /// A device that is lost signals nothing more: what waits for it on the other is waited for in vain, by time limits
+    /// alone ([`Device::wait_timeout`](crate::Device::wait_timeout)).
     Timeline,
 }
 
