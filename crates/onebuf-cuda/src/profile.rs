@@ -266,6 +266,7 @@ mod tests {
             capability: (8, 7),
             concurrent_managed: false,
             posix_fd: false,
+            pool_handle_types: 0,
             ..h200()
         };
         let profile = describe_device(&jetson);

@@ -218,7 +218,10 @@ fn process(facts: &mut SemanticFacts, physical: &Physical) {
         return;
     }
     let ways = ways.join(", ");
-    facts.say(Answer::Yes, format!("memory in granules of its own passes to another process as {ways}"));
+    // Legacy IPC alone is taken by request alone.
+    let unasked = opaque || profile::exports_pools(attributes);
+    let answer = if unasked { Answer::Yes } else { Answer::Partial };
+    facts.say(answer, format!("memory in granules of its own passes to another process as {ways}"));
 }
 
 fn api(facts: &mut SemanticFacts, physical: &Physical) {
@@ -231,8 +234,8 @@ fn api(facts: &mut SemanticFacts, physical: &Physical) {
     facts.attribute("TIMELINE_SEMAPHORE_INTEROP_SUPPORTED", attributes.timeline_semaphores);
     if attributes.posix_fd {
         facts.say(
-            Answer::Partial,
-            "the memory can be exported to Vulkan on the same UUID; onebuf's own bridge is not in this release",
+            Answer::Yes,
+            "Vulkan on the same UUID opens its memory, and it opens Vulkan's (`Buffer::on`)",
         );
     } else {
         facts.say(Answer::No, "the device exports no memory as a file descriptor");
@@ -388,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_h200_answers_every_semantic_with_evidence() {
-        use Answer::{No, Partial, Yes};
+        use Answer::{No, Yes};
         use Semantic::*;
         let expected = [
             (Unified, Yes),
@@ -397,7 +400,7 @@ mod tests {
             (HostImport, Yes),
             (Workgroup, Yes),
             (Process, Yes),
-            (Api, Partial),
+            (Api, Yes),
             (Framework, Yes),
             (Peer, No),
             (System, No),
@@ -421,7 +424,9 @@ mod tests {
         assert_eq!(answer(hmm, Semantic::System), Answer::Yes);
         let grace = Attributes { host_native_atomic: true, ..h200() };
         assert_eq!(answer(grace, Semantic::HostAtomics), Answer::Yes);
-        let closed = Attributes { posix_fd: false, ..h200() };
+        let legacy = Attributes { posix_fd: false, pool_handle_types: 8, ..h200() };
+        assert_eq!(answer(legacy.clone(), Semantic::Process), Answer::Partial);
+        let closed = Attributes { integrated: true, ..legacy };
         assert_eq!(answer(closed, Semantic::Process), Answer::No);
         let jetson = Attributes { integrated: true, ..h200() };
         assert_eq!(answer(jetson.clone(), Semantic::Uma), Answer::Yes);
