@@ -241,13 +241,18 @@ fn api(facts: &mut SemanticFacts, physical: &Physical) {
         "OPAQUE_FD",
         if physical.export.contains(&HandleKind::OpaqueFd) { "EXPORTABLE" } else { "none" },
     );
-    if cfg!(feature = "wgpu") {
+    let passes = |kinds: &[HandleKind]| kinds.contains(&HandleKind::OpaqueFd);
+    let own_way = passes(&physical.export) && passes(&physical.import);
+    if own_way || physical.info.limits.host_import_alignment_bytes > 0 {
+        let wgpu = if cfg!(feature = "wgpu") { ", and to and from wgpu" } else { "" };
         facts.say(
-            Answer::Partial,
-            "buffers pass to and from wgpu on this device; CUDA is not in this release",
+            Answer::Yes,
+            format!("buffers pass to CUDA on the same UUID and to another opening (`Buffer::on`){wgpu}"),
         );
+    } else if cfg!(feature = "wgpu") {
+        facts.say(Answer::Partial, "buffers pass to and from wgpu on this device alone");
     } else {
-        facts.say(Answer::No, "built without the feature `wgpu`; CUDA is not in this release");
+        facts.say(Answer::No, "the driver exports no memory and imports none of the CPU");
     }
 }
 
