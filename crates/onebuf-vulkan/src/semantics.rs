@@ -244,10 +244,11 @@ fn api(facts: &mut SemanticFacts, physical: &Physical) {
     let passes = |kinds: &[HandleKind]| kinds.contains(&HandleKind::OpaqueFd);
     let own_way = passes(&physical.export) && passes(&physical.import);
     if own_way || physical.info.limits.host_import_alignment_bytes > 0 {
+        let cuda = if physical.info.uuid.is_some() { "CUDA on the same UUID and to " } else { "" };
         let wgpu = if cfg!(feature = "wgpu") { ", and to and from wgpu" } else { "" };
         facts.say(
             Answer::Yes,
-            format!("buffers pass to CUDA on the same UUID and to another opening (`Buffer::on`){wgpu}"),
+            format!("buffers pass to {cuda}another opening of the device (`Buffer::on`){wgpu}"),
         );
     } else if cfg!(feature = "wgpu") {
         facts.say(Answer::Partial, "buffers pass to and from wgpu on this device alone");
