@@ -167,7 +167,10 @@ impl Hold {
                 storage.memory.invalidate(offset, size)?;
                 hold.pointer = advance(pointer, offset)?;
             }
-            Route::Staged(kind) => hold.stage(kind, mode, patience)?,
+            Route::Staged(kind) => {
+                hold.wait_for_others(patience)?;
+                hold.stage(kind, mode, patience)?;
+            }
         }
         hold.returned = returned;
         Ok(hold)
@@ -188,7 +191,6 @@ impl Hold {
                 None => {
                     let staging = Storage::staging(&storage.device, kind, size)?;
                     let from = storage.part(offset, size);
-                    self.partners.bring(&storage.device.shared, &mut self.after)?;
                     let ticket = copy(&storage, from, staging.part(0, size), &self.after)?;
                     self.claim.lock().record(&storage.device.shared, false, ticket, Order::ByHazards);
                     staging.state.lock().record(&storage.device.shared, true, ticket, Order::ByHazards);
@@ -217,7 +219,6 @@ impl Hold {
         if std::mem::replace(&mut self.returned, true) {
             return Ok(());
         }
-        self.partners.bring(&self.claim.storage.device.shared, &mut self.after)?;
         let storage = &self.claim.storage;
         let Some(staging) = &self.staging else {
             storage.memory.flush(self.offset, self.size)?;
@@ -245,6 +246,19 @@ impl Hold {
         std::sync::atomic::fence(Ordering::SeqCst);
         // SAFETY: the byte is in the range of the hold, which is mapped and the claim's alone.
         let _ = unsafe { self.pointer.add(self.size as usize - 1).read_volatile() };
+    }
+
+    /// Waits for the work of other devices that have the memory: copies of this one could not follow it.
+    fn wait_for_others(&mut self, patience: Patience) -> Result<()> {
+        if self.partners.is_empty() {
+            return Ok(());
+        }
+        let mut own = self.after.clone();
+        for (_, theirs) in self.partners.split(&self.claim.storage.device.shared, &mut own) {
+            self.wait(theirs.as_slice(), patience)?;
+        }
+        self.after = own;
+        Ok(())
     }
 
     fn wait(&self, tickets: &[Ticket], patience: Patience) -> Result<()> {

@@ -89,17 +89,44 @@ impl Partners {
 
     /// Puts tickets of `own` in the place of other devices', which its work can wait for, or waits for those.
     pub(crate) fn bring(&self, own: &Shared, after: &mut Tickets) -> Result<()> {
+        let mut patience = Patience::Left;
+        loop {
+            let mut brought = after.clone();
+            let ahead = self.try_bring(own, &mut brought, patience)?;
+            if ahead.is_empty() {
+                *after = brought;
+                return Ok(());
+            }
+            ahead.wait(own, &mut patience)?;
+        }
+    }
+
+    /// [`Partners::bring`] without a wait of the host: what it would wait for is taken out of `after` and given back.
+    pub(crate) fn try_bring(&self, own: &Shared, after: &mut Tickets, patience: Patience) -> Result<Ahead> {
+        let way = *own.handover.lock();
+        let by_timeline = way == Handover::Timeline || (way == Handover::Auto && patience == Patience::Gone);
+        let mut ahead = Ahead::default();
         for (device, theirs) in self.split(own, after) {
-            if let Some(ticket) = hand_over(own, &device, theirs.as_slice())? {
-                after.add(ticket);
+            let mut done = true;
+            for &ticket in theirs.as_slice() {
+                done = done && device.raw.is_done(ticket)?;
+            }
+            if done {
+                // So that the device's writes are visible outside of it.
+                device.raw.wait(theirs.as_slice(), None)?;
+            } else if by_timeline && let Some(bridge) = own.bridges.between(own, &device)? {
+                own.handovers.by_timeline.fetch_add(1, Ordering::Relaxed);
+                after.add(bridge.cross(own, &device, theirs.as_slice())?);
+            } else {
+                ahead.0.push((device, theirs));
             }
         }
-        Ok(())
+        Ok(ahead)
     }
 
     /// Takes the tickets of other devices out of `tickets`, by device.
-    fn split(&self, own: &Shared, tickets: &mut Tickets) -> SmallVec<[(Arc<Shared>, Tickets); 2]> {
-        let mut found: SmallVec<[(Arc<Shared>, Tickets); 2]> = SmallVec::new();
+    pub(crate) fn split(&self, own: &Shared, tickets: &mut Tickets) -> ByDevice {
+        let mut found = ByDevice::new();
         tickets.retain(|ticket| {
             let Some(giver) = self.giver(own, ticket) else { return true };
             match found.iter_mut().find(|(device, _)| Arc::ptr_eq(device, giver)) {
@@ -112,37 +139,39 @@ impl Partners {
     }
 }
 
-/// Has work of `to` come behind tickets of `from`: gives the ticket that it must follow, or waits.
-fn hand_over(to: &Shared, from: &Arc<Shared>, tickets: &[Ticket]) -> Result<Option<Ticket>> {
-    let mut done = true;
-    for &ticket in tickets {
-        done = done && from.raw.is_done(ticket)?;
+/// What is left of [`HOST_PATIENCE`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// All.
+    Left,
+    /// Nothing.
+    Gone,
+}
+
+/// Work of other devices that the host waits for, by device.
+#[derive(Default)]
+pub(crate) struct Ahead(ByDevice);
+
+type ByDevice = SmallVec<[(Arc<Shared>, Tickets); 2]>;
+
+impl Ahead {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
-    if done {
-        // Also so that the device's writes are visible outside of it.
-        from.raw.wait(tickets, None)?;
-        return Ok(None);
-    }
-    let way = *to.handover.lock();
-    if way == Handover::Auto {
-        match from.raw.wait(tickets, Some(HOST_PATIENCE)) {
-            Ok(()) => {
-                to.handovers.by_host.fetch_add(1, Ordering::Relaxed);
-                return Ok(None);
+
+    /// Waits for it, or under [`Handover::Auto`] until the patience is gone, once.
+    pub(crate) fn wait(&self, to: &Shared, patience: &mut Patience) -> Result<()> {
+        let way = *to.handover.lock();
+        let limit = (way == Handover::Auto && *patience == Patience::Left).then_some(HOST_PATIENCE);
+        for (from, tickets) in &self.0 {
+            match from.raw.wait(tickets.as_slice(), limit) {
+                Ok(()) => drop(to.handovers.by_host.fetch_add(1, Ordering::Relaxed)),
+                Err(Error::Timeout { .. }) => *patience = Patience::Gone,
+                Err(error) => return Err(error),
             }
-            Err(Error::Timeout { .. }) => {}
-            Err(error) => return Err(error),
         }
+        Ok(())
     }
-    if way != Handover::Host
-        && let Some(bridge) = to.bridges.between(to, from)?
-    {
-        to.handovers.by_timeline.fetch_add(1, Ordering::Relaxed);
-        return bridge.cross(to, from, tickets).map(Some);
-    }
-    from.raw.wait(tickets, None)?;
-    to.handovers.by_host.fetch_add(1, Ordering::Relaxed);
-    Ok(None)
 }
 
 /// The bridges to a device, from others.

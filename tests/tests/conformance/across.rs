@@ -468,3 +468,45 @@ fn what_the_cpu_writes_through_a_window_is_seen_there() {
         }
     });
 }
+
+/// One thread's launch waits for the other device, and another thread has a time limit, or none to give.
+#[test]
+fn time_limits_are_kept_while_a_launch_waits_for_the_other_device() {
+    const LIMIT: Duration = Duration::from_millis(30);
+    each_pair(|pair| {
+        pair.there.set_handover(Handover::Host);
+        let there = Side::new(&pair.there);
+        pair.subject.at_work(Duration::from_millis(400), |slow| {
+            let (mine, theirs) = pair.both(1);
+            let stream = pair.subject.stream();
+            slow.start(&stream, &mine);
+            std::thread::scope(|scope| {
+                let launch = scope.spawn(|| there.step(&theirs, 3));
+                // The launch has its time to begin.
+                std::thread::sleep(LIMIT);
+                let start = Instant::now();
+                let outcomes = [
+                    mine.settle(LIMIT),
+                    theirs.settle(LIMIT),
+                    theirs.read_timeout(LIMIT).map(drop),
+                    theirs.try_read().map(drop),
+                ];
+                let took = start.elapsed();
+                let waiting = !launch.is_finished();
+                launch.join().unwrap();
+                if !waiting {
+                    return false;
+                }
+                for outcome in outcomes {
+                    assert!(
+                        matches!(outcome, Err(Error::Timeout { .. } | Error::Busy(_))),
+                        "{}: {outcome:?}",
+                        pair.name()
+                    );
+                }
+                assert!(took < 8 * LIMIT, "{}: {took:?}", pair.name());
+                true
+            })
+        });
+    });
+}
