@@ -8,6 +8,7 @@ use onebuf_core::{Error, HandleKind, Result, Token};
 use crate::device::CudaDevice;
 use crate::object::GRANULE_BYTES;
 use crate::profile::Kind;
+use crate::shared::Shared;
 
 /// What such a program gives away.
 #[derive(Debug)]
@@ -51,20 +52,31 @@ impl CudaDevice {
             Handle::Fd(fd) => (fd, None, None),
             Handle::Pool { fd, pointer } => (nobodys_lease()?, Some(Token(pointer)), Some(fd)),
         };
-        Ok(Export {
-            fd,
-            token,
-            pool,
-            handle: way,
-            allocation_bytes: bytes,
-            size_bytes: bytes,
-            kind,
-            granule_bytes: GRANULE_BYTES,
-            dedicated: false,
-            device_local: true,
-            device: self.shared.physical.info.uuid,
-            driver: CUDA_EXPORTER,
-        })
+        Ok(Export { token, pool, ..export(&self.shared, fd, way, kind, (bytes, bytes)) })
+    }
+}
+
+/// An export of this device's memory: a descriptor, and the sizes in bytes of allocation and buffer.
+pub(crate) fn export(
+    shared: &Shared,
+    fd: OwnedFd,
+    handle: HandleKind,
+    kind: usize,
+    (allocation_bytes, size_bytes): (u64, u64),
+) -> Export {
+    Export {
+        fd,
+        token: None,
+        pool: None,
+        handle,
+        allocation_bytes,
+        size_bytes,
+        kind,
+        granule_bytes: GRANULE_BYTES,
+        dedicated: false,
+        device_local: true,
+        device: shared.physical.info.uuid,
+        driver: CUDA_EXPORTER,
     }
 }
 

@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 use crate::driver::{self, Version};
 use crate::external::ExternalMemory;
 use crate::foreign::Place;
+use crate::handle;
 use crate::host::HostMemory;
 use crate::mapping::{self, Mapping};
-use crate::object::{GRANULE_BYTES, Object};
+use crate::object::Object;
 use crate::pool::on_device;
 use crate::profile::Kind;
 use crate::shared::Shared;
@@ -410,20 +411,8 @@ impl CudaMemory {
         let (token, fd, pool) = held
             .export(&self.shared, handle)
             .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
-        Ok(Export {
-            fd,
-            token: Some(token),
-            pool,
-            handle,
-            allocation_bytes: held.bytes(),
-            size_bytes: self.size_bytes,
-            kind,
-            granule_bytes: GRANULE_BYTES,
-            dedicated: false,
-            device_local: true,
-            device: self.shared.physical.info.uuid,
-            driver: CUDA_EXPORTER,
-        })
+        let sizes = (held.bytes(), self.size_bytes);
+        Ok(Export { token: Some(token), pool, ..handle::export(&self.shared, fd, handle, kind, sizes) })
     }
 
     fn check_range(&self, offset_bytes: u64, size_bytes: u64) -> Result<u64> {
@@ -522,20 +511,9 @@ impl Memory for CudaMemory {
         let fd = mapping
             .export(handle)
             .map_err(|error| self.shared.note(error).or_no_descriptor_left("an export"))?;
-        Ok(Export {
-            fd,
-            token: None,
-            pool: None,
-            handle,
-            allocation_bytes: mapping.bytes(),
-            size_bytes: self.size_bytes,
-            kind: *kind,
-            granule_bytes: mapping.granule_bytes(),
-            dedicated: false,
-            device_local: true,
-            device: self.shared.physical.info.uuid,
-            driver: CUDA_EXPORTER,
-        })
+        let sizes = (mapping.bytes(), self.size_bytes);
+        let granule_bytes = mapping.granule_bytes();
+        Ok(Export { granule_bytes, ..handle::export(&self.shared, fd, handle, *kind, sizes) })
     }
 
     fn as_any(&self) -> &dyn Any {

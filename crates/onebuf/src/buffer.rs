@@ -212,7 +212,8 @@ impl<T: Pod> Buffer<T> {
     /// [`share`](crate::BufferBuilder::share). [`Buffer::share`] gives the same with a description that can be checked.
     ///
     /// Hazards order this process's work alone: whoever opens the handle must agree with this side on who uses the
-    /// memory when.
+    /// memory when. So must who uses the descriptor in this process: a file that is written by it, as a memfd can be, changes
+    /// under guards, as any file that is mapped does.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the buffer was not built to be shared, or not in this way.

@@ -65,7 +65,9 @@ impl Registry {
     /// # Errors
     /// [`Error::NoDevice`] with every device and backend that cannot be used, and why.
     pub fn default_choice(&self) -> Result<DefaultChoice> {
-        let wanted = std::env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
+        // What is no text names no device, and is told so; the default never takes the place of one that was named.
+        let wanted = std::env::var_os(DEVICE_VARIABLE).map(|name| name.to_string_lossy().into_owned());
+        let wanted = wanted.filter(|name| !name.trim().is_empty());
         choose(&self.adapters(), wanted.as_deref())
     }
 

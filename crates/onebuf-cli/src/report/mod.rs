@@ -190,14 +190,18 @@ const OPENING: &str = "opening the device";
 
 /// The facts of a device that cannot be opened: it can do nothing, and the evidence says why.
 fn unusable(semantic: Semantic, reason: &str) -> SemanticFacts {
-    let evidence = vec![Evidence::new(OPENING, reason)];
+    nothing(semantic, Evidence::new(OPENING, reason), "the device cannot be used")
+}
+
+/// The facts of a semantic that is not there, for one reason.
+fn nothing(semantic: Semantic, evidence: Evidence, summary: &str) -> SemanticFacts {
     SemanticFacts {
         semantic,
         level: None,
-        advertised: Fact::new(Answer::No, evidence.clone()),
-        permitted: Fact::new(Answer::No, evidence),
+        advertised: Fact::new(Answer::No, vec![evidence.clone()]),
+        permitted: Fact::new(Answer::No, vec![evidence]),
         class: None,
-        summary: "the device cannot be used".into(),
+        summary: summary.into(),
     }
 }
 
@@ -208,15 +212,8 @@ fn complete(mut facts: Vec<SemanticFacts>) -> Vec<SemanticFacts> {
         .map(|semantic| match facts.iter().position(|fact| fact.semantic == semantic) {
             Some(at) => facts.swap_remove(at),
             None => {
-                let evidence = vec![Evidence::new("the backend", "says nothing of it")];
-                SemanticFacts {
-                    semantic,
-                    level: None,
-                    advertised: Fact::new(Answer::No, evidence.clone()),
-                    permitted: Fact::new(Answer::No, evidence),
-                    class: None,
-                    summary: "the backend says nothing of it".into(),
-                }
+                let evidence = Evidence::new("the backend", "says nothing of it");
+                nothing(semantic, evidence, "the backend says nothing of it")
             }
         })
         .collect()
