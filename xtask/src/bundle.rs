@@ -17,8 +17,9 @@ const SUITE: [&str; 2] = ["onebuf-tests", "onebuf-cuda"];
 const PEER: (&str, &str) = ("onebuf-dlpack-peer", "libonebuf_dlpack_peer.so");
 const SCRIPTS: [&str; 3] =
     ["tests/dlpack/dlpack.py", "tests/dlpack/handles.py", "crates/onebuf-bench/python/bench.py"];
-/// An example that there is no room for; `onebuf report --verify` has wgpu and the device take turns too.
-const LEFT_OUT: &str = "wgpu_turns";
+/// Examples that there is no room for: `onebuf report --verify` has wgpu and the device take turns too, and the tests of
+/// two processes pass frames through rings.
+const LEFT_OUT: [&str; 2] = ["wgpu_turns", "camera"];
 /// The minor version of the oldest glibc 2 that the programs may ask for.
 const OLDEST_GLIBC: u32 = 36;
 /// More does not travel to the machines that it is for.
@@ -56,7 +57,7 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     for program in tests.iter().filter(|program| program.is_test && program.kind == "test") {
         files.push(copy(&program.path, &bundle.join("tests").join(test_name(program)))?);
     }
-    for program in programs.iter().filter(|one| one.package == PIPELINE.0 && one.target != LEFT_OUT) {
+    for program in programs.iter().filter(|one| one.package == PIPELINE.0 && !LEFT_OUT.contains(&one.target.as_str())) {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
     files.push(copy(&workspace.target.join("release").join(PEER.1), &bundle.join("lib").join(PEER.1))?);
