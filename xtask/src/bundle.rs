@@ -57,7 +57,9 @@ pub(crate) fn chore(options: &Options) -> Result<()> {
     for program in tests.iter().filter(|program| program.is_test && program.kind == "test") {
         files.push(copy(&program.path, &bundle.join("tests").join(test_name(program)))?);
     }
-    for program in programs.iter().filter(|one| one.package == PIPELINE.0 && !LEFT_OUT.contains(&one.target.as_str())) {
+    for program in
+        programs.iter().filter(|one| one.package == PIPELINE.0 && !LEFT_OUT.contains(&one.target.as_str()))
+    {
         files.push(copy(&program.path, &bundle.join("examples").join(&program.target))?);
     }
     files.push(copy(&workspace.target.join("release").join(PEER.1), &bundle.join("lib").join(PEER.1))?);
